@@ -1,0 +1,79 @@
+"""Every setting of an engine, in one flat record, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+# What is accepted today. The rest of the public face (LLM's docstring) is refused by name.
+PREFIX_CACHES = ("none",)
+POLICIES = ("fcfs",)
+PREEMPTIONS = ("recompute",)
+BACKENDS = ("auto", "reference")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """vLLM's argument names where vLLM has the argument. Raises ValueError naming the field.
+
+    `max_model_len`, `num_blocks` and `dtype` are what was asked for; `Executor` and `EngineCore`
+    settle them when the model and the memory are known, and say so.
+    """
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"  # on a CPU: bfloat16 where the processor has it natively, else float32
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"  # "auto": as dtype
+    block_size: int = 16  # tokens in a block
+    num_blocks: int | None = None  # None: from kv_cache_memory_bytes. Block 0 is never handed out
+    max_model_len: int | None = None  # tokens of prompt and answer together; None: the model's
+    max_num_seqs: int = 32  # requests in one step
+    max_num_batched_tokens: int = 512  # tokens in one step
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    prefix_cache: str = "none"
+    policy: str = "fcfs"
+    preemption: str = "recompute"
+    backend: str = "auto"
+    num_host_blocks: int = 0
+    seed: int | None = None  # of requests that give none; None: fresh randomness for each
+    executor: str = "executor.uniproc.UniprocExecutor"  # imported by name from this package
+    debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("dtype", DTYPES),
+            ("prefix_cache", PREFIX_CACHES),
+            ("policy", POLICIES),
+            ("preemption", PREEMPTIONS),
+            ("backend", BACKENDS),
+            ("kv_cache_dtype", ("auto",)),
+            ("quantization", (None,)),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                known = ", ".join(repr(c) for c in choices)
+                raise ValueError(f"{name}={value!r} is not supported (supported: {known})")
+        if self.device.partition(":")[0] not in DEVICES:
+            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+        if self.num_host_blocks != 0:
+            raise ValueError("num_host_blocks must be 0: swapping is not supported")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization must be above 0 and at most 1, "
+                f"got {self.gpu_memory_utilization}"
+            )
+        for name, low in (
+            ("block_size", 1),
+            ("num_blocks", 2),
+            ("max_model_len", 1),
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("kv_cache_memory_bytes", 1),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ValueError(f"{name} must be at least {low}, got {value}")
