@@ -55,7 +55,8 @@ class SamplingParams:
         return self.temperature == 0
 
 
-# field, lowest, highest (both allowed; None: no bound). A field that is None passes.
+_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")  # may be None
+# field, lowest, highest (both allowed; None: no bound)
 _BOUNDS = (
     ("n", 1, None),
     ("temperature", 0, None),
@@ -71,7 +72,7 @@ _WHOLE = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_
 
 
 def _check_number(name: str, value: float | None, low: float, high: float | None) -> None:
-    if value is None:
+    if value is None and name in _OPTIONAL:
         return
     wrong_type = not isinstance(value, (int, float)) or isinstance(value, bool)
     if wrong_type or not math.isfinite(value):

@@ -1,0 +1,1 @@
+"""Files of weights: names, headers, shapes. Never tensors."""

@@ -1,0 +1,1 @@
+"""The loop: plan, execute, sample, update; text in, text out."""

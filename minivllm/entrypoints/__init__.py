@@ -1,0 +1,1 @@
+"""How a user reaches the engine: the Python face."""

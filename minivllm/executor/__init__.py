@@ -1,0 +1,1 @@
+"""The door between deciding and computing."""

@@ -1,0 +1,1 @@
+"""Where each request's KV lives: blocks, tables, prefix caches."""

@@ -1,0 +1,1 @@
+"""From a row of scores to a token."""

@@ -1,0 +1,1 @@
+"""Text to token ids, token ids to text."""

@@ -1,0 +1,1 @@
+"""What runs on one device: KV memory, batches, the model's step."""
