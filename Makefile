@@ -1,0 +1,74 @@
+# `make` prints what there is. Everything is installed into .venv, and nothing outside it
+# but the models, which go to your cache folder (`make doctor` says which).
+
+PYTHON ?= python3
+# Which torch to install: auto (the NVIDIA build where there is such a card), cpu, cu130, ...
+TORCH ?= auto
+MODEL ?= smollm2-135m
+# Test processes at once; each keeps to one thread.
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := uv==0.13.9
+# A folder of wheels, where you have one, stands in for the choice of a torch build.
+WHEELS := $(if $(PIP_FIND_LINKS),$(addprefix --find-links ,$(PIP_FIND_LINKS)),--torch-backend $(TORCH))
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+.DEFAULT_GOAL := help
+.PHONY: help learn test check doctor gpu-check clean
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+learn: $(VENV)/.learn-ready  ## set everything up and talk to a real model on this machine
+	@$(BIN)/minivllm pull $(MODEL)
+	@$(BIN)/minivllm chat -m $(MODEL)
+
+test: $(VENV)/.test-ready  ## run every test (the ten slowest are named at the end)
+	$(PYTEST)
+
+check: $(VENV)/.test-ready  ## lint, floor plan and the quick tests, in under two minutes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) -m "not slow"
+
+doctor: $(VENV)/.learn-ready  ## say what this machine has, what is missing, and how to mend it
+	@$(BIN)/minivllm doctor
+
+gpu-check: $(VENV)/.test-ready  ## on a machine with an NVIDIA GPU: test it, record it in benchmarks/
+	$(BIN)/python tests/gpu_check.py
+
+clean:  ## remove .venv and every cache; models stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written only when its step is done, so an interrupted step starts again.
+$(VENV)/.venv-ready:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "minivllm needs Python 3.11 or newer; '$(PYTHON)' is not." \
+	       "Name one: make learn PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' lacks the venv module; on Debian or Ubuntu:" \
+	       "apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "installing uv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
+	@touch $@
+
+# .installing is there while packages are written: after an interruption they are written anew.
+define install
+	@echo "installing what minivllm needs into $(VENV): a few minutes the first time"
+	@again=$$(test ! -e $(VENV)/.installing || echo --reinstall); touch $(VENV)/.installing; \
+	  $(BIN)/python -m uv pip install --python $(BIN)/python $$again $(WHEELS) -e '$(1)'
+	@rm $(VENV)/.installing
+	@touch $@
+endef
+
+$(VENV)/.learn-ready: pyproject.toml | $(VENV)/.venv-ready
+	$(call install,.)
+
+$(VENV)/.test-ready: pyproject.toml | $(VENV)/.venv-ready
+	$(call install,.[test])
+	@touch $(VENV)/.learn-ready
