@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -44,6 +45,8 @@ class EngineConfig:
     debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
 
     def __post_init__(self) -> None:
+        if os.environ.get("MINIVLLM_DEBUG") == "1":
+            object.__setattr__(self, "debug", True)
         for name, choices in (
             ("dtype", DTYPES),
             ("prefix_cache", PREFIX_CACHES),

@@ -125,6 +125,7 @@ class EngineCoreOutput:
     stop_reason: int | str | None = None  # the stop token id or string that ended it
     error: str | None = None
     num_cached_tokens: int = 0
+    num_preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class CompletionOutput:
     index: int
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    new_text: str = ""  # what the last step added to text
+    new_text: str = ""  # added to text since the last report
     new_token_ids: tuple[int, ...] = ()
     logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token id
     finish_reason: str | None = None

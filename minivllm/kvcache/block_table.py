@@ -31,6 +31,7 @@ class BlockTable:
 
     def __init__(self) -> None:
         self.block_ids: list[int] = []
+        self.num_published = 0  # blocks at the start that the prefix cache was offered
         self._first_changed = 0
 
     def __len__(self) -> int:
@@ -51,4 +52,5 @@ class BlockTable:
 
     def check(self) -> None:
         assert 0 <= self._first_changed <= len(self.block_ids)
+        assert 0 <= self.num_published <= len(self.block_ids)
         assert len(set(self.block_ids)) == len(self.block_ids), "a block stands twice in a table"

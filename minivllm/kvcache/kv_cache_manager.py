@@ -47,6 +47,7 @@ class KVCacheManager:
         self.pool.share(block_ids)
         table = self.tables[request.request_id] = BlockTable()
         table.extend(block_ids)
+        table.num_published = len(block_ids)
         request.num_computed_tokens = len(block_ids) * self.block_size
 
     def allocate_slots(self, request: Request, num_new_tokens: int) -> list[int] | None:
@@ -75,6 +76,9 @@ class KVCacheManager:
         the same content already, the request reads that block and gives its duplicate back."""
         table = self.tables[request.request_id]
         num_full = request.num_computed_tokens // self.block_size
+        if num_full == table.num_published:
+            return
+        table.num_published = num_full
         block_ids = table.block_ids[:num_full]
         tokens = request.token_ids[: num_full * self.block_size]
         canonical = self.cache.insert(tokens, request.extra_key, block_ids)

@@ -1,0 +1,125 @@
+"""The engine's heart: plan a step, run it, take in what came of it. Ids in, ids out; no text."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable
+
+from ..checkpoint.model_config import ModelConfig
+from ..config import EngineConfig
+from ..executor.base import Executor
+from ..kvcache.kv_cache_manager import KVCacheManager
+from ..kvcache.prefix_cache import NoCache
+from ..kvcache.spec import KVCacheSpec
+from ..outputs import EngineCoreOutput, EngineCoreRequest
+from ..request import Request
+from ..scheduler.policy import POLICIES
+from ..scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+PREFIX_CACHES = {"none": NoCache}
+
+
+class EngineCore:
+    """A scheduler on one side of the door, an executor on the other."""
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self.scheduler.add_request(Request(request))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now, in any state. False if it is gone already."""
+        return self.scheduler.abort(request_id)
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests
+
+    def step(self) -> list[EngineCoreOutput]:
+        """Plan, execute, sample, update. Returns what each request gained; an empty list when
+        there was nothing to plan. A plan without rows still runs if it has something to forget,
+        move or load."""
+        plan = self.scheduler.schedule(self.clock())
+        if plan.is_empty():
+            return []
+        self.executor.execute_model(plan)
+        result = self.executor.sample_tokens(plan.step)
+        return self.scheduler.update_from_output(plan, result)
+
+    def shutdown(self) -> None:
+        self.executor.shutdown()
+
+
+def make_core(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    clock: Callable[[], float] = time.monotonic,
+) -> EngineCore:
+    """Load the model behind an executor, size its KV memory, put a scheduler in front.
+
+    Raises ValueError when not even one block fits, or when max_model_len is more than the
+    model's positions.
+    """
+    executor = executor_class(config.executor)(config, model_config)
+    (spec,) = executor.kv_cache_specs()
+    max_model_len = longest_request(config, model_config)
+    num_blocks = config.num_blocks or blocks_for(
+        spec, executor.available_memory(), max_model_len, config.max_num_seqs
+    )
+    kv = KVCacheManager(num_blocks, spec.block_size, PREFIX_CACHES[config.prefix_cache]())
+    if max_model_len > kv.max_tokens:
+        logger.warning(
+            "max_model_len lowered from %d to %d: %d blocks of %d tokens hold no more",
+            max_model_len, kv.max_tokens, num_blocks - 1, spec.block_size,
+        )  # fmt: skip
+        max_model_len = kv.max_tokens
+    executor.initialize(num_blocks, config.num_host_blocks)
+    scheduler = Scheduler(
+        kv,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+        eos_token_ids=model_config.eos_token_ids,
+        policy=POLICIES[config.policy](),
+        debug=config.debug,
+    )
+    return EngineCore(scheduler, executor, clock)
+
+
+def executor_class(name: str) -> type[Executor]:
+    """An executor named in the config, "executor.uniproc.UniprocExecutor": only then is its room
+    imported, so that an engine without torch stays without it."""
+    module_name, _, class_name = name.rpartition(".")
+    package = __package__.rpartition(".")[0]
+    return getattr(importlib.import_module(f"{package}.{module_name}"), class_name)
+
+
+def longest_request(config: EngineConfig, model_config: ModelConfig) -> int:
+    limit = model_config.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise ValueError(
+            f"max_model_len {config.max_model_len} is more than the model's {limit} positions"
+        )
+    return config.max_model_len or limit
+
+
+def blocks_for(spec: KVCacheSpec, memory_bytes: int, max_model_len: int, max_num_seqs: int) -> int:
+    """Blocks in memory_bytes, but no more than all requests at their longest could fill."""
+    num_blocks = spec.num_blocks(memory_bytes)
+    if num_blocks < 2:
+        raise ValueError(
+            f"{memory_bytes:,} bytes of KV memory hold {num_blocks} blocks of "
+            f"{spec.bytes_per_block:,} bytes, and the smallest engine needs 2: "
+            f"raise kv_cache_memory_bytes or lower block_size"
+        )
+    blocks_per_request = -(-max_model_len // spec.block_size)
+    return min(num_blocks, 1 + max_num_seqs * blocks_per_request)

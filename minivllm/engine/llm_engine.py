@@ -1,0 +1,98 @@
+"""Prompts in, answers out, one step at a time: input processor, engine core, output processor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..checkpoint.model_config import read_model_config
+from ..checkpoint.registry import resolve
+from ..config import EngineConfig
+from ..outputs import RequestOutput
+from ..sampling_params import SamplingParams
+from ..tokenizer.tokenizer import Tokenizer, load_tokenizer
+from .core import EngineCore, make_core
+from .input_processor import InputProcessor, Prompt
+from .output_processor import OutputProcessor
+
+
+class LLMEngine:
+    """The whole engine in the caller's thread. Nothing happens but in `step`."""
+
+    def __init__(
+        self,
+        core: EngineCore,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        seed: int | None = None,
+    ) -> None:
+        self.core = core
+        self.tokenizer = tokenizer
+        self.input_processor = InputProcessor(
+            tokenizer,
+            vocab_size=vocab_size,
+            max_model_len=core.scheduler.max_model_len,
+            seed=seed,
+        )
+        self.output_processor = OutputProcessor(tokenizer)
+
+    @classmethod
+    def from_config(
+        cls, config: EngineConfig, clock: Callable[[], float] = time.monotonic
+    ) -> LLMEngine:
+        """Find the checkpoint, load it, make the engine. Raises ValueError, with what to change,
+        for a model or a setting that cannot be served."""
+        path = resolve(config.model)
+        model_config = read_model_config(path)
+        tokenizer = load_tokenizer(path)
+        core = make_core(config, model_config, clock)
+        return cls(core, tokenizer, model_config.vocab_size, config.seed)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.core.scheduler.max_model_len
+
+    def check_prompt(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Raises the ValueError that `add_request` would, and queues nothing."""
+        self.input_processor.check(prompt, params)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        every_step: bool = True,  # False: one report, when it has finished
+    ) -> None:
+        """Queue a prompt. Raises ValueError, and queues nothing, if it cannot be served."""
+        samples = self.input_processor.process(
+            request_id, prompt, params, arrival_time=self.core.clock(), priority=priority
+        )
+        text = prompt if isinstance(prompt, str) else None
+        self.output_processor.add_request(request_id, text, samples, every_step)
+        for sample in samples:
+            self.core.add_request(sample)
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request in any state and free its memory; unknown ids are ignored, since the
+        request may have ended just now."""
+        if request_id in self.output_processor.requests:
+            for sample_id in self.output_processor.remove(request_id):
+                self.core.abort(sample_id)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step. Returns a report of each request that gained something."""
+        outputs = self.core.step()
+        reports, stopped = self.output_processor.process(outputs, self.core.clock())
+        for sample_id in stopped:
+            self.core.abort(sample_id)
+        return reports
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self.core.has_unfinished_requests
+
+    def shutdown(self) -> None:
+        self.core.shutdown()

@@ -1,0 +1,144 @@
+"""The Python face: `LLM` turns prompts into answers. Waits; serves one caller at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from ..config import EngineConfig
+from ..engine.input_processor import Prompt
+from ..engine.llm_engine import LLMEngine
+from ..outputs import RequestOutput
+from ..sampling_params import SamplingParams
+from ..tokenizer.chat_template import render_chat
+
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A loaded model and everything around it.
+
+    model: a name ("smollm2-135m"), a .gguf file or a Hugging Face checkpoint folder. options:
+    the fields of `EngineConfig`, vLLM's names where vLLM has them. Raises ValueError, naming what
+    to change, for a model or an option that is not supported. Not to be shared by threads; several
+    `stream`s of one thread may take turns.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:
+        known = EngineConfig.__dataclass_fields__
+        for name in options:
+            if name not in known:
+                raise ValueError(f"LLM has no option {name!r} (options: {', '.join(known)})")
+        self.engine = LLMEngine.from_config(EngineConfig(model=str(model), **options))
+        self._ids = count()
+        self._mail: dict[str, deque[RequestOutput]] = {}  # reports not yet handed to their stream
+
+    @property
+    def tokenizer(self):
+        return self.engine.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.engine.max_model_len
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers, in the order of the prompts.
+
+        prompts: a string or a list of token ids, or a list of either. params: one for all, or one
+        each. Raises ValueError before anything runs, naming the index, if a prompt cannot be
+        served. A request that fails later ends with finish_reason "error", the others go on.
+        """
+        prompts = as_prompts(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(params)} SamplingParams")
+        for index, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
+            try:
+                self.engine.check_prompt(prompt, own)
+            except ValueError as error:
+                raise ValueError(f"prompt {index}: {error}") from error
+        request_ids = [
+            self._add(prompt, own, every_step=False)
+            for prompt, own in zip(prompts, params, strict=True)
+        ]
+        try:
+            return [self._next_report(request_id) for request_id in request_ids]
+        finally:
+            for request_id in request_ids:
+                self._forget(request_id)
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> list[RequestOutput]:
+        """The answer to a conversation, as `generate` gives it. messages: dicts with "role"
+        ("system", "user", "assistant", "tool") and "content"."""
+        return self.generate([render_chat(self.tokenizer, messages)], params)
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Reports of one request as it grows, the last one finished. Closing the iterator aborts
+        the request. Raises ValueError at once if the prompt cannot be served."""
+        request_id = self._add(prompt, params or SamplingParams(), every_step=True)
+        return self._reports(request_id)
+
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """`stream` for a conversation."""
+        return self.stream(render_chat(self.tokenizer, messages), params)
+
+    def abort_all(self) -> None:
+        """Give up every request that is under way."""
+        for request_id in list(self._mail):
+            self._forget(request_id)
+
+    def shutdown(self) -> None:
+        self.abort_all()
+        self.engine.shutdown()
+
+    def _add(self, prompt: Prompt, params: SamplingParams, every_step: bool) -> str:
+        request_id = str(next(self._ids))
+        self.engine.add_request(request_id, prompt, params, every_step=every_step)
+        self._mail[request_id] = deque()
+        return request_id
+
+    def _reports(self, request_id: str) -> Iterator[RequestOutput]:
+        try:
+            while True:
+                report = self._next_report(request_id)
+                yield report
+                if report.finished:
+                    return
+        finally:
+            self._forget(request_id)
+
+    def _next_report(self, request_id: str) -> RequestOutput:
+        """Step until the request has something to say; what others say waits in their mail."""
+        mail = self._mail[request_id]
+        while not mail:
+            for report in self.engine.step():
+                self._mail[report.request_id].append(report)
+        return mail.popleft()
+
+    def _forget(self, request_id: str) -> None:
+        self.engine.abort(request_id)
+        self._mail.pop(request_id, None)
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or a list of them, as a list."""
+    if isinstance(prompts, str):
+        return [prompts]
+    prompts = list(prompts)
+    if prompts and all(isinstance(p, int) for p in prompts):
+        return [prompts]
+    return prompts
