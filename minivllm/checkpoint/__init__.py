@@ -1,1 +1,1 @@
-"""Files of weights: names, headers, shapes. Never tensors."""
+"""Checkpoints on disk: where they are, what is in them, their bytes. Never a tensor library."""
