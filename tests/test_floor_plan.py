@@ -47,6 +47,7 @@ CONTROL = (
 # Files of the control plane that may use more than the standard library.
 LIBRARIES = {
     "tokenizer/tokenizer": {"tokenizers"},
+    "tokenizer/gguf_vocab": {"tokenizers"},
     "tokenizer/chat_template": {"jinja2"},
 }
 DEVICE_ROOMS = ("worker", "kernels")
