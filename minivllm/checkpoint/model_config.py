@@ -7,16 +7,17 @@ model is run. What a checkpoint asks for and this engine lacks is refused by nam
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .gguf import GGUFFile
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _GGUF_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+# transformers' defaults for Llama where config.json has no such key; a null there means none.
+_HF_TOKEN_IDS = {"bos_token_id": 1, "eos_token_id": 2}
 _REQUIRED = object()  # as a default: the key must be there
 
 
@@ -70,11 +71,11 @@ def read_model_config(path: str | os.PathLike[str]) -> ModelConfig:
 class _Keys:
     """The keys of one file, each checked as it is taken. A null counts as missing."""
 
-    def __init__(self, file: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, file: str, values: dict[str, Any]) -> None:
         self.file = file
         self.values = values
 
-    def fail(self, key: str, problem: str) -> None:
+    def fail(self, key: str, problem: str) -> NoReturn:
         raise ValueError(f"{self.file}: {key}: {problem}")
 
     def refuse(self, key: str, *, unless: tuple, lacking: str) -> None:
@@ -100,16 +101,16 @@ class _Keys:
             self.fail(key, f"must be at least 1, got {value}")
         return value
 
-    def positive(self, key: str, default: float) -> float:
-        value = float(self.take(key, (int, float), default))
-        if not 0 < value < math.inf:
+    def positive(self, key: str, default: Any = _REQUIRED) -> float:
+        value = self.take(key, (int, float), default)
+        if not 0 < value <= sys.float_info.max:
             self.fail(key, f"must be above 0 and finite, got {value}")
-        return value
+        return float(value)
 
-    def token_ids(self, key: str, default: Any = ()) -> tuple[int, ...]:
+    def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of ids."""
-        value = self.take(key, (int, list, tuple), default)
-        ids = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        value = self.take(key, (int, list), [])
+        ids = tuple(value) if isinstance(value, list) else (value,)
         if not all(type(i) is int and i >= 0 for i in ids):
             self.fail(key, f"must be a token id or a list of them, got {value!r}")
         return ids
@@ -117,10 +118,11 @@ class _Keys:
 
 def _from_folder(folder: str) -> ModelConfig:
     keys = _read_json(os.path.join(folder, "config.json"))
+    keys.values = _HF_TOKEN_IDS | keys.values
     _refuse_other_models(keys)
     num_heads = keys.size("num_attention_heads")
     hidden_size = keys.size("hidden_size")
-    eos_token_ids = keys.token_ids("eos_token_id", 2 if "eos_token_id" not in keys.values else ())
+    eos_token_ids = keys.token_ids("eos_token_id")
     generation_file = os.path.join(folder, "generation_config.json")
     if os.path.exists(generation_file):
         eos_token_ids += _read_json(generation_file).token_ids("eos_token_id")
@@ -140,9 +142,7 @@ def _from_folder(folder: str) -> ModelConfig:
         tie_word_embeddings=keys.take("tie_word_embeddings", bool, False),
         dtype=_stored_dtype(keys),
         eos_token_ids=tuple(dict.fromkeys(eos_token_ids)),
-        bos_token_id=keys.take(
-            "bos_token_id", int, 1 if "bos_token_id" not in keys.values else None
-        ),
+        bos_token_id=keys.take("bos_token_id", int, None),
         attention_bias=keys.take("attention_bias", bool, False),
         mlp_bias=keys.take("mlp_bias", bool, False),
     )
@@ -217,7 +217,7 @@ def _from_gguf(file: GGUFFile) -> ModelConfig:
         num_kv_heads=keys.size("llama.attention.head_count_kv", num_heads),
         head_dim=head_dim,
         max_position_embeddings=keys.size("llama.context_length"),
-        rms_norm_eps=keys.positive("llama.attention.layer_norm_rms_epsilon", 1e-6),
+        rms_norm_eps=keys.positive("llama.attention.layer_norm_rms_epsilon"),
         rope_theta=keys.positive("llama.rope.freq_base", 10000.0),
         tie_word_embeddings="output.weight" not in file.tensors,
         dtype=_gguf_dtype(file),
