@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..outputs import EngineCoreRequest
 from ..sampling_params import SamplingParams
 from ..tokenizer.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A user's request, checked and ready to queue."""
+
+    request_id: str
+    prompt: str | None  # None when it was given as token ids
+    samples: tuple[EngineCoreRequest, ...]
 
 
 class InputProcessor:
@@ -39,8 +48,8 @@ class InputProcessor:
         *,
         arrival_time: float = 0.0,
         priority: int = 0,
-    ) -> list[EngineCoreRequest]:
-        """The request's n samples, each a request of its own: "id" alone, or "id/0", "id/1", ...
+    ) -> PreparedRequest:
+        """The request as n samples, each a request of its own: "id" alone, or "id/0", "id/1", ...
 
         They share one seed and differ in sample_index, on which every draw depends. The k-th
         request without a seed gets the engine's seed + k, or fresh randomness if it has none.
@@ -48,10 +57,10 @@ class InputProcessor:
         token_ids = self.encode(prompt)
         params = self._resolve(params, len(token_ids))
         self.num_processed += 1
-        requests = []
+        samples = []
         for index in range(params.n):
             own = params if index == 0 else replace(params, prompt_logprobs=None)
-            requests.append(
+            samples.append(
                 EngineCoreRequest(
                     request_id=request_id if params.n == 1 else f"{request_id}/{index}",
                     prompt_token_ids=token_ids,
@@ -63,11 +72,8 @@ class InputProcessor:
                     reads_prefix_cache=own.prompt_logprobs is None,
                 )
             )
-        return requests
-
-    def check(self, prompt: Prompt, params: SamplingParams) -> None:
-        """Raises what `process` would."""
-        self._resolve(params, len(self.encode(prompt)))
+        text = prompt if isinstance(prompt, str) else None
+        return PreparedRequest(request_id, text, tuple(samples))
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's token ids, at least one, each in the vocabulary."""

@@ -12,7 +12,7 @@ from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from ..tokenizer.tokenizer import Tokenizer, load_tokenizer
 from .core import EngineCore, make_core
-from .input_processor import InputProcessor, Prompt
+from .input_processor import InputProcessor, PreparedRequest, Prompt
 from .output_processor import OutputProcessor
 
 
@@ -53,10 +53,6 @@ class LLMEngine:
         """Tokens of prompt and answer together."""
         return self.core.scheduler.max_model_len
 
-    def check_prompt(self, prompt: Prompt, params: SamplingParams) -> None:
-        """Raises the ValueError that `add_request` would, and queues nothing."""
-        self.input_processor.check(prompt, params)
-
     def add_request(
         self,
         request_id: str,
@@ -67,12 +63,20 @@ class LLMEngine:
         every_step: bool = True,  # False: one report, when it has finished
     ) -> None:
         """Queue a prompt. Raises ValueError, and queues nothing, if it cannot be served."""
-        samples = self.input_processor.process(
+        self.queue(self.prepare(request_id, prompt, params, priority=priority), every_step)
+
+    def prepare(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0
+    ) -> PreparedRequest:
+        """The first half of `add_request`: check everything, queue nothing."""
+        return self.input_processor.process(
             request_id, prompt, params, arrival_time=self.core.clock(), priority=priority
         )
-        text = prompt if isinstance(prompt, str) else None
-        self.output_processor.add_request(request_id, text, samples, every_step)
-        for sample in samples:
+
+    def queue(self, ready: PreparedRequest, every_step: bool = True) -> None:
+        """The second half. Raises ValueError if the id is in use."""
+        self.output_processor.add_request(ready, every_step)
+        for sample in ready.samples:
             self.core.add_request(sample)
 
     def abort(self, request_id: str) -> None:

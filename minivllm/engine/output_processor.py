@@ -17,6 +17,7 @@ from ..outputs import (
 )
 from ..tokenizer.detokenizer import Detokenizer
 from ..tokenizer.tokenizer import Tokenizer
+from .input_processor import PreparedRequest
 
 
 class Sample:
@@ -80,25 +81,17 @@ class Sample:
 class OngoingRequest:
     """A user's request: its samples, and what they share."""
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: str | None,
-        samples: Sequence[EngineCoreRequest],
-        tokenizer: Tokenizer,
-        every_step: bool,
-    ) -> None:
-        first = samples[0]
-        self.request_id = request_id
-        self.prompt = prompt
+    def __init__(self, request: PreparedRequest, tokenizer: Tokenizer, every_step: bool) -> None:
+        first = request.samples[0]
+        self.request_id = request.request_id
+        self.prompt = request.prompt
         self.prompt_token_ids = first.prompt_token_ids
         self.tokenizer = tokenizer
         self.every_step = every_step
-        self.samples = {s.request_id: Sample(s, tokenizer) for s in samples}
+        self.samples = {s.request_id: Sample(s, tokenizer) for s in request.samples}
+        wants_prompt = first.sampling_params.prompt_logprobs is not None
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = (
-            None
-            if first.sampling_params.prompt_logprobs is None
-            else [None] * len(first.prompt_token_ids)
+            [None] * len(first.prompt_token_ids) if wants_prompt else None
         )
         self.num_cached_tokens = 0
         self.metrics = RequestMetrics(first.arrival_time)
@@ -145,19 +138,12 @@ class OutputProcessor:
         self.requests: dict[str, OngoingRequest] = {}
         self.parents: dict[str, str] = {}  # sample's request id -> user's request id
 
-    def add_request(
-        self,
-        request_id: str,
-        prompt: str | None,
-        samples: Sequence[EngineCoreRequest],
-        every_step: bool = True,  # False: report the request once, when it has finished
-    ) -> None:
-        if request_id in self.requests:
-            raise ValueError(f"request id {request_id!r} is in use")
-        self.requests[request_id] = OngoingRequest(
-            request_id, prompt, samples, self.tokenizer, every_step
-        )
-        self.parents |= {s.request_id: request_id for s in samples}
+    def add_request(self, request: PreparedRequest, every_step: bool = True) -> None:
+        """every_step: report at each step that adds something; else once, at the end."""
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is in use")
+        self.requests[request.request_id] = OngoingRequest(request, self.tokenizer, every_step)
+        self.parents |= {s.request_id: request.request_id for s in request.samples}
 
     def process(
         self, outputs: Sequence[EngineCoreOutput], now: float

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from ..config import EngineConfig
-from ..engine.input_processor import Prompt
+from ..engine.input_processor import PreparedRequest, Prompt
 from ..engine.llm_engine import LLMEngine
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
@@ -60,20 +60,19 @@ class LLM:
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} SamplingParams")
+        prepared = []
         for index, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
             try:
-                self.engine.check_prompt(prompt, own)
+                prepared.append(self._prepare(prompt, own))
             except ValueError as error:
                 raise ValueError(f"prompt {index}: {error}") from error
-        request_ids = [
-            self._add(prompt, own, every_step=False)
-            for prompt, own in zip(prompts, params, strict=True)
-        ]
         try:
-            return [self._next_report(request_id) for request_id in request_ids]
+            for ready in prepared:
+                self._queue(ready, every_step=False)
+            return [self._next_report(ready.request_id) for ready in prepared]
         finally:
-            for request_id in request_ids:
-                self._forget(request_id)
+            for ready in prepared:
+                self._forget(ready.request_id)
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
@@ -87,8 +86,7 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Reports of one request as it grows, the last one finished. Closing the iterator aborts
         the request. Raises ValueError at once if the prompt cannot be served."""
-        request_id = self._add(prompt, params or SamplingParams(), every_step=True)
-        return self._reports(request_id)
+        return self._reports(self._prepare(prompt, params or SamplingParams()))
 
     def stream_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
@@ -105,21 +103,23 @@ class LLM:
         self.abort_all()
         self.engine.shutdown()
 
-    def _add(self, prompt: Prompt, params: SamplingParams, every_step: bool) -> str:
-        request_id = str(next(self._ids))
-        self.engine.add_request(request_id, prompt, params, every_step=every_step)
-        self._mail[request_id] = deque()
-        return request_id
+    def _prepare(self, prompt: Prompt, params: SamplingParams) -> PreparedRequest:
+        return self.engine.prepare(str(next(self._ids)), prompt, params)
 
-    def _reports(self, request_id: str) -> Iterator[RequestOutput]:
+    def _queue(self, ready: PreparedRequest, every_step: bool) -> None:
+        self.engine.queue(ready, every_step)
+        self._mail[ready.request_id] = deque()
+
+    def _reports(self, ready: PreparedRequest) -> Iterator[RequestOutput]:
+        self._queue(ready, every_step=True)
         try:
-            while True:
-                report = self._next_report(request_id)
+            while ready.request_id in self._mail:  # not aborted by somebody else
+                report = self._next_report(ready.request_id)
                 yield report
                 if report.finished:
                     return
         finally:
-            self._forget(request_id)
+            self._forget(ready.request_id)
 
     def _next_report(self, request_id: str) -> RequestOutput:
         """Step until the request has something to say; what others say waits in their mail."""
