@@ -1,0 +1,32 @@
+"""The product of tokens with a weight matrix."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device | str) -> nn.Parameter:
+    """A weight that the loader will fill: what it holds until then is whatever was there."""
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+
+
+class Linear(nn.Module):
+    """x W^T + b, W of shape [out, in]."""
+
+    def __init__(
+        self,
+        num_in: int,
+        num_out: int,
+        *,
+        bias: bool = False,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        super().__init__()
+        self.weight = empty_parameter(num_out, num_in, dtype=dtype, device=device)
+        self.bias = empty_parameter(num_out, dtype=dtype, device=device) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:  # [tokens, in] -> [tokens, out]
+        return F.linear(x, self.weight, self.bias)

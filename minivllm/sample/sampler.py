@@ -1,0 +1,194 @@
+"""From rows of scores to tokens. Each row by its own settings, whatever its company.
+
+Order of work on a row: forbidden ids masked, temperature, top-k, top-p, min-p, one draw. What is
+reported is of the model's own distribution, before all of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..outputs import Candidates
+from ..sampling_params import SamplingParams
+from .philox import uniform
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    """How to choose from one row of scores."""
+
+    params: SamplingParams  # with a seed, unless greedy
+    position: int  # where the token will stand in its sequence
+    sample_index: int = 0
+    forbidden_ids: tuple[int, ...] = ()
+    bitmap: bytes | None = None  # of allowed ids: bit i of byte i // 8 is id i
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerOutput:
+    """By row, in the order given."""
+
+    token_ids: list[int]  # without meaning in a row that has an error
+    logprobs: list[Candidates | None]  # None: not asked for
+    errors: dict[int, str]  # row -> why nothing can be chosen from it
+
+
+def sample(
+    logits: Tensor,  # [rows, vocab]
+    rows: Sequence[SamplerRow],
+) -> SamplerOutput:
+    """Choose one id for each row. A row whose best score is not a finite number gets an error,
+    and no other row feels it."""
+    allowed = forbid(logits, rows)
+    best, token_ids = allowed.max(dim=-1)  # NaN counts as the best; of equals the first
+    errors = {r: describe(x) for r, x in enumerate(best.tolist()) if not abs(x) < float("inf")}
+
+    drawn = [r for r, row in enumerate(rows) if not row.params.is_greedy and r not in errors]
+    if drawn:
+        token_ids[drawn] = sample_randomly(allowed[drawn], [rows[r] for r in drawn])
+
+    logprobs: list[Candidates | None] = [None] * len(rows)
+    asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None and r not in errors]
+    if asked:
+        nums = [rows[r].params.logprobs for r in asked]
+        for r, found in zip(asked, candidates(logits[asked], token_ids[asked], nums)):
+            logprobs[r] = found
+    return SamplerOutput(token_ids.tolist(), logprobs, errors)
+
+
+def describe(best: float) -> str:
+    """Why a row with this best score cannot be sampled."""
+    if best == -float("inf"):
+        return "no token is allowed here: every one is masked"
+    return f"the model's scores are not numbers to choose by: the best is {best}"
+
+
+def forbid(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """logits with -inf at the ids that a row must not choose; logits themselves are not changed,
+    and returned as they are when nothing is forbidden."""
+    if not any(row.forbidden_ids or row.bitmap for row in rows):
+        return logits
+    logits = logits.clone()
+    for scores, row in zip(logits, rows, strict=True):
+        if row.forbidden_ids:
+            scores[list(row.forbidden_ids)] = -torch.inf
+        if row.bitmap:
+            scores[~unpack(row.bitmap, len(scores)).to(scores.device)] = -torch.inf
+    return logits
+
+
+def unpack(bitmap: bytes, num_bits: int) -> Tensor:
+    """[num_bits] bool: bit i of byte i // 8, counted from the lowest."""
+    packed = torch.frombuffer(bytearray(bitmap), dtype=torch.uint8)
+    assert 8 * len(packed) >= num_bits, "a bitmap shorter than the vocabulary"
+    bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8) & 1
+    return bits.flatten()[:num_bits].bool()
+
+
+def sample_randomly(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+    """One draw a row: temperature, filters, inverse of the cumulative distribution. All in
+    float32 at least."""
+    params = [row.params for row in rows]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def column(numbers: list, dtype: torch.dtype = logits.dtype) -> Tensor:
+        return torch.tensor(numbers, dtype=dtype, device=logits.device)
+
+    # The maximum goes first, so that a tiny temperature cannot overflow; nor is it ever 0 here.
+    temperature = column([p.temperature for p in params]).clamp_min(torch.finfo(logits.dtype).tiny)
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
+    probs = logits.softmax(-1)
+
+    filtered = [r for r, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
+    if filtered:
+        keep = keep_mask(
+            logits[filtered],
+            column([params[r].top_k for r in filtered], torch.int64),
+            column([params[r].top_p for r in filtered]),
+            column([params[r].min_p for r in filtered]),
+        )
+        probs[filtered] = probs[filtered].where(keep, 0)
+
+    uniforms = uniform(
+        [p.seed for p in params], [r.sample_index for r in rows], [r.position for r in rows]
+    )
+    return draw(probs, uniforms.to(logits.device))
+
+
+def keep_mask(
+    logits: Tensor,  # [rows, vocab], already divided by the temperature; -inf is never kept
+    top_k: Tensor,  # [rows] int64; 0 or less: off
+    top_p: Tensor,  # [rows]; 1: off
+    min_p: Tensor,  # [rows]; 0: off
+) -> Tensor:  # [rows, vocab] bool
+    """Which ids may still be drawn. Each filter works on what the one before kept, renormalised,
+    and the likeliest id always stays.
+
+    top-k: the k likeliest; of equals the lower ids. top-p (Holtzman et al., 2020): the fewest of
+    the likeliest whose mass reaches p. min-p (Nguyen et al., 2024): those at least min_p times as
+    likely as the likeliest.
+    """
+    logits, ids = logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    top_k, top_p, min_p = top_k[:, None], top_p[:, None], min_p[:, None]
+
+    keep = (rank < top_k) | (top_k <= 0)
+    probs = logits.where(keep, -torch.inf).softmax(-1)
+    mass_before = probs.cumsum(-1) - probs
+    keep &= (mass_before < top_p) | (top_p >= 1)
+    keep &= probs >= min_p * probs[:, :1]
+    keep[:, 0] = True
+    keep &= logits > -torch.inf
+    return torch.zeros_like(keep).scatter(-1, ids, keep)
+
+
+def draw(
+    probs: Tensor,  # [rows, vocab], not negative; a row need not add up to 1
+    uniforms: Tensor,  # [rows] float64 in [0, 1)
+) -> Tensor:  # [rows] int64
+    """The first id at which the sum of probs so far exceeds uniform x the row's whole sum. An id
+    of probability 0 is never drawn. In float64, so that the product stays below the whole sum."""
+    cumulative = probs.double().cumsum(-1)
+    targets = uniforms[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
+
+
+def candidates(
+    logits: Tensor,  # [rows, vocab]
+    token_ids: Tensor,  # [rows]: what stands, or will stand, at each row's position
+    nums: Sequence[int],  # by row: how many of the likeliest to list as well
+) -> list[Candidates]:
+    """By row: (id, log-probability, rank) of the row's own token, then of its likeliest, best
+    first. No number depends on how many are asked for. Of equals the lower id ranks first."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logprobs = logits.log_softmax(-1)
+    own_ids = token_ids[:, None]
+    own = logits.gather(-1, own_ids)
+    earlier = torch.arange(logits.shape[-1], device=logits.device) < own_ids
+    ranks = 1 + ((logits > own) | ((logits == own) & earlier)).sum(-1)
+
+    top_ids = likeliest(logits, max(nums))
+    ids = torch.cat((own_ids, top_ids), dim=1)
+    values = logprobs.gather(-1, ids).tolist()
+    top_ranks = list(range(1, top_ids.shape[1] + 1))
+    return [
+        tuple(zip(row_ids[: n + 1], row_values, [rank, *top_ranks]))
+        for row_ids, row_values, rank, n in zip(ids.tolist(), values, ranks.tolist(), nums)
+    ]
+
+
+def likeliest(logits: Tensor, num: int) -> Tensor:
+    """[rows, num] ids of the highest scores, best first, of equals the lower id (topk alone
+    promises no order of equals, and in bfloat16 there are many)."""
+    num = min(num, logits.shape[-1])
+    if num == 0:
+        return torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
+    lowest = logits.topk(num).values[:, -1:]
+    num_with_ties = int((logits >= lowest).sum(-1).max())
+    ids = logits.topk(num_with_ties).indices.sort(-1).values
+    order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
+    return ids.gather(-1, order)[:, :num]

@@ -1,0 +1,161 @@
+"""One step of the model, in the order that `outputs` states: copies, poison, KV writes and
+attention, sampling. Runs what the plan says and decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernels import Ops
+from ..models.transformer import Transformer
+from ..outputs import Candidates, ModelRunnerOutput, PromptLogprobs, Row, SchedulerOutput
+from ..sample.sampler import SamplerRow, candidates, sample
+from .input_batch import InputBatch, RequestState, flatten
+from .kv_tensors import KVTensors
+
+Masks = Mapping[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StartedStep:
+    """What `execute` leaves for `sample`."""
+
+    plan: SchedulerOutput
+    states: list[RequestState]  # by row
+    hidden: Tensor | None  # [tokens, hidden]; None: a plan without rows
+    logits: Tensor | None  # [rows that sample, vocab]
+
+
+class ModelRunner:
+    """A model, its KV memory, and the requests that use it."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        ops: Ops,
+        kv: KVTensors,
+        block_size: int,
+        eos_token_ids: tuple[int, ...],
+    ) -> None:
+        self.model = model
+        self.ops = ops
+        self.kv = kv
+        self.block_size = block_size
+        self.eos_token_ids = eos_token_ids
+        self.batch = InputBatch()
+        self._started: StartedStep | None = None
+
+    @torch.inference_mode()
+    def execute(self, plan: SchedulerOutput) -> None:
+        """Run the step up to the scores. One `sample` must follow before the next."""
+        assert self._started is None, "the step before was not sampled"
+        assert not (plan.swap_out or plan.swap_in or plan.load_adapters or plan.connector)
+        self.batch.update(plan)
+        self.kv.copy(plan.copies)
+        copied_to = {target for _, target in plan.copies}
+        self.kv.poison([b for b in plan.freed_blocks if b not in copied_to])
+        states = self.batch.states(plan.rows)
+        hidden = logits = None
+        if plan.rows:
+            hidden = self._forward(plan, states)
+            logits = self._sampled_logits(plan, hidden)
+        self._started = StartedStep(plan, states, hidden, logits)
+
+    def _forward(self, plan: SchedulerOutput, states: list[RequestState]) -> Tensor:
+        """The model over all tokens of the plan: [tokens, hidden]."""
+        step = flatten(plan.rows, states, self.block_size, self.kv.memory.device)
+        metadata = self.ops.prepare(step.metadata, self.kv.layers[0])
+        return self.model(step.token_ids, step.positions, metadata, self.kv.layers)
+
+    def _sampled_logits(self, plan: SchedulerOutput, hidden: Tensor) -> Tensor | None:
+        """Scores of the last token of each row that samples, and of no other: the head is a
+        large part of the work. None if no row does."""
+        ends, end = [], 0
+        for row in plan.rows:
+            assert row.num_draft_tokens == 0 and row.num_to_sample in (0, 1)
+            end += len(row.token_ids)
+            if row.num_to_sample:
+                ends.append(end - 1)
+        if not ends:
+            return None
+        return self._scores(hidden if len(ends) == len(hidden) else hidden[ends])
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        logits = self.model.compute_logits(hidden)
+        # Sampling sums in float64, which Apple's GPUs have not.
+        return logits.cpu() if logits.device.type == "mps" else logits
+
+    @torch.inference_mode()
+    def sample(self, step: int, masks: Masks | None = None) -> ModelRunnerOutput:
+        """End the step that `execute` started."""
+        started, self._started = self._started, None
+        assert started is not None and started.plan.step == step, "this step was not started"
+        rows = started.plan.rows
+        prompt_logprobs, errors = self._prompt_logprobs(started)
+        sampled: list[tuple[int, ...]] = [()] * len(rows)
+        logprobs: list[tuple[Candidates, ...]] = [()] * len(rows)
+
+        where = [i for i, row in enumerate(rows) if row.num_to_sample]
+        if where:
+            asked = [self._sampler_row(rows[i], started.states[i], masks or {}) for i in where]
+            output = sample(started.logits, asked)
+            errors |= {rows[where[r]].request_id: text for r, text in output.errors.items()}
+            for r, i in enumerate(where):
+                if rows[i].request_id in errors:
+                    continue
+                started.states[i].append(output.token_ids[r], asked[r].position)
+                sampled[i] = (output.token_ids[r],)
+                if output.logprobs[r] is not None:
+                    logprobs[i] = (output.logprobs[r],)
+        return ModelRunnerOutput(
+            step=step,
+            sampled=tuple(sampled),
+            logprobs=tuple(logprobs),
+            prompt_logprobs=tuple(prompt_logprobs),
+            errors=tuple(errors.items()),
+        )
+
+    def _sampler_row(self, row: Row, state: RequestState, masks: Masks) -> SamplerRow:
+        params = state.sampling_params
+        position = row.start + len(row.token_ids)
+        forbidden: tuple[int, ...] = ()
+        if position - state.num_prompt_tokens < params.min_tokens:
+            forbidden = params.stop_token_ids
+            forbidden += () if params.ignore_eos else self.eos_token_ids
+        return SamplerRow(
+            params=params,
+            position=position,
+            sample_index=state.sample_index,
+            forbidden_ids=forbidden,
+            bitmap=masks[row.request_id][0] if row.request_id in masks else None,
+        )
+
+    def _prompt_logprobs(
+        self, started: StartedStep
+    ) -> tuple[list[PromptLogprobs | None], dict[str, str]]:
+        """By row, what the model thought of the prompt tokens that follow the row's tokens; and
+        errors by request id. An empty list if no row asks."""
+        rows, errors = started.plan.rows, {}
+        if not any(row.wants_prompt_logprobs for row in rows):
+            return [], errors
+        found: list[PromptLogprobs | None] = []
+        end = 0
+        for row, state in zip(rows, started.states):
+            first, end = end, end + len(row.token_ids)
+            answers = state.token_ids[row.start + 1 : state.num_prompt_tokens][: end - first]
+            if not row.wants_prompt_logprobs or not answers:
+                found.append(None)
+                continue
+            logits = self._scores(started.hidden[first : first + len(answers)])
+            num = state.sampling_params.prompt_logprobs
+            assert num is not None, f"{row.request_id} never asked for prompt_logprobs"
+            own = torch.tensor(answers, device=logits.device)
+            positions = tuple(candidates(logits, own, [num] * len(answers)))
+            found.append(PromptLogprobs(row.start + 1, positions))
+            if any(math.isnan(position[0][1]) for position in positions):
+                errors[row.request_id] = "the model's scores of the prompt are not numbers"
+        return found, errors
