@@ -5,33 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_executor import ToyExecutor, solo
+from toy_executor import assert_all_free, make_core, solo
 
-from minivllm.engine.core import EngineCore
-from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.outputs import EngineCoreRequest, ModelRunnerOutput
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduler.plan import StepPlan
-from minivllm.scheduler.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, seed=0)
-
-
-def make_core(
-    num_blocks=100, block_size=4, max_num_seqs=8, budget=16, max_model_len=None, eos=(), **toy
-):
-    kv = KVCacheManager(num_blocks, block_size)
-    scheduler = Scheduler(
-        kv,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        max_model_len=max_model_len or kv.max_tokens,
-        eos_token_ids=eos,
-        debug=True,
-    )
-    executor = ToyExecutor(block_size=block_size, **toy)
-    executor.initialize(num_blocks)
-    return EngineCore(scheduler, executor, clock=lambda: 0.0)
 
 
 def request(request_id, prompt, params=GREEDY, **fields):
@@ -51,11 +31,6 @@ def run(core, limit=10_000):
         assert core.executor.plans[-1].num_tokens <= core.scheduler.max_num_batched_tokens
         assert len(core.executor.plans[-1].rows) <= core.scheduler.max_num_seqs
     return tokens, last
-
-
-def assert_all_free(core):
-    kv = core.scheduler.kv
-    assert kv.pool.num_free == kv.pool.num_blocks - 1 and not kv.tables
 
 
 def test_one_request_is_planned_prompt_first_then_token_by_token():

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 
+from minivllm.engine.core import EngineCore
 from minivllm.executor.base import Executor
 from minivllm.kvcache.block_table import slot_mapping
+from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.kvcache.spec import KVCacheSpec
 from minivllm.outputs import LAST_SAMPLED, ModelRunnerOutput, PromptLogprobs
 from minivllm.philox import uniform
+from minivllm.scheduler.scheduler import Scheduler
 
 
 def next_token(tokens, params, sample_index, vocab_size):
@@ -136,3 +139,25 @@ def solo(prompt, params, *, vocab_size=50, eos=(), max_model_len=10**9, sample_i
                 return output, "stop"
         if len(output) == params.max_tokens or len(tokens) >= max_model_len:
             return output, "length"
+
+
+def make_core(
+    num_blocks=100, block_size=4, max_num_seqs=8, budget=16, max_model_len=None, eos=(), **toy
+):
+    kv = KVCacheManager(num_blocks, block_size)
+    scheduler = Scheduler(
+        kv,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=max_model_len or kv.max_tokens,
+        eos_token_ids=eos,
+        debug=True,
+    )
+    executor = ToyExecutor(block_size=block_size, **toy)
+    executor.initialize(num_blocks)
+    return EngineCore(scheduler, executor, clock=lambda: 0.0)
+
+
+def assert_all_free(core):
+    kv = core.scheduler.kv
+    assert kv.pool.num_free == kv.pool.num_blocks - 1 and not kv.tables

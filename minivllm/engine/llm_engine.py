@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from ..checkpoint.model_config import read_model_config
+from ..checkpoint.model_config import ModelConfig, read_model_config
 from ..checkpoint.registry import resolve
 from ..config import EngineConfig
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
-from ..tokenizer.tokenizer import Tokenizer, load_tokenizer
+from ..tokenizer.tokenizer import IdTokenizer, Tokenizer, load_tokenizer
 from .core import EngineCore, make_core
 from .input_processor import InputProcessor, PreparedRequest, Prompt
 from .output_processor import OutputProcessor
@@ -44,7 +46,9 @@ class LLMEngine:
         for a model or a setting that cannot be served."""
         path = resolve(config.model)
         model_config = read_model_config(path)
-        tokenizer = load_tokenizer(path)
+        tokenizer = tokenizer_of(path, model_config)
+        eos = dict.fromkeys(tokenizer.eos_token_ids + model_config.eos_token_ids)
+        model_config = replace(model_config, eos_token_ids=tuple(eos))
         core = make_core(config, model_config, clock)
         return cls(core, tokenizer, model_config.vocab_size, config.seed)
 
@@ -100,3 +104,12 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         self.core.shutdown()
+
+
+def tokenizer_of(path: str, model_config: ModelConfig) -> Tokenizer | IdTokenizer:
+    """The checkpoint's tokenizer; for a folder that has none, numbers as text."""
+    if path.endswith(".gguf") or os.path.isfile(os.path.join(path, "tokenizer.json")):
+        return load_tokenizer(path)
+    return IdTokenizer(
+        model_config.vocab_size, model_config.bos_token_id, model_config.eos_token_ids
+    )

@@ -48,12 +48,11 @@ class Sample:
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         self.error = output.error
         self.new_text += self.detokenizer.push(self._shown(output))
-        if self.detokenizer.stop_reason is not None:
-            self.finish_reason, self.stop_reason = "stop", self.detokenizer.stop_reason
-            return output.finish_reason is None
         if self.finish_reason is not None:
             self.new_text += self.detokenizer.finish()
-        return False
+        if self.detokenizer.stop_reason is not None:
+            self.finish_reason, self.stop_reason = "stop", self.detokenizer.stop_reason
+        return self.finish_reason is not None and output.finish_reason is None
 
     def _shown(self, output: EngineCoreOutput) -> tuple[int, ...]:
         """The ids that become text: not the token that ended the answer, unless asked for."""

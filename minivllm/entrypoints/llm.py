@@ -31,7 +31,17 @@ class LLM:
         for name in options:
             if name not in known:
                 raise ValueError(f"LLM has no option {name!r} (options: {', '.join(known)})")
-        self.engine = LLMEngine.from_config(EngineConfig(model=str(model), **options))
+        self._start(LLMEngine.from_config(EngineConfig(model=str(model), **options)))
+
+    @classmethod
+    def from_engine(cls, engine: LLMEngine) -> LLM:
+        """An `LLM` in front of an engine that is made already."""
+        llm = cls.__new__(cls)
+        llm._start(engine)
+        return llm
+
+    def _start(self, engine: LLMEngine) -> None:
+        self.engine = engine
         self._ids = count()
         self._mail: dict[str, deque[RequestOutput]] = {}  # reports not yet handed to their stream
 
