@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 
-_SAVED: dict[tuple, Path] = {}  # sizes -> folder, so that a session builds each model once
+_SAVED: dict[str, Path] = {}  # sizes -> folder, so that a session builds each model once
 
 # The two shapes the suite leans on: query heads that KV heads divide, and one KV head for all.
 GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "hidden_size": 24}
@@ -30,10 +30,10 @@ def random_llama(directory: str | Path, *, seed: int = 0, dtype: str = "float32"
         **GROUPED,
         **sizes,
     }
-    key = (seed, dtype, *sorted(sizes.items()))
+    key = repr((seed, dtype, *sorted(sizes.items())))
     folder = _SAVED.get(key)
     if folder is None or not folder.exists():
-        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         folder = Path(directory) / f"llama-{digest}"
         build_llama(seed, sizes).to(getattr(torch, dtype)).save_pretrained(folder)
         _SAVED[key] = folder
