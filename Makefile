@@ -22,7 +22,6 @@ help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 learn: $(VENV)/.learn-ready  ## set everything up and talk to a real model on this machine
-	@$(BIN)/minivllm pull $(MODEL)
 	@$(BIN)/minivllm chat -m $(MODEL)
 
 test: $(VENV)/.test-ready  ## run every test (the ten slowest are named at the end)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..checkpoint.registry import resolve
+from ..checkpoint.registry import pull
 from .options import DEFAULT_MODEL
 
 
@@ -21,5 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(resolve(args.model))
+    print(pull(args.model))
     return 0

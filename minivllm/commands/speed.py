@@ -1,0 +1,45 @@
+"""About how fast this machine answers, from the products of one decode step, in under a second."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.nn import functional as F
+
+from ..worker.worker import choose_device, choose_dtype
+from .options import DEFAULT_MODEL
+
+# The default model's weights, [out, in]: of each layer, and of the head.
+NUM_LAYERS = 30
+LAYER_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
+HEAD_SHAPE = (49152, 576)
+# Attention, norms and the engine itself took as long again as the products, in both dtypes.
+STEP_PER_PRODUCTS = 2.0
+
+
+def expected_speed() -> str:
+    """The default model, as it would run here, and about how many tokens a second one request
+    would get."""
+    device = choose_device("auto")
+    dtype = choose_dtype("auto", device, "quantized")
+    tokens_per_second = 1 / (STEP_PER_PRODUCTS * products_seconds(device, dtype))
+    name = str(dtype).removeprefix("torch.")
+    return f"{DEFAULT_MODEL} in {name} on {device}, about {tokens_per_second:.0f} tokens/s"
+
+
+@torch.inference_mode()
+def products_seconds(device: torch.device, dtype: torch.dtype) -> float:
+    """The quickest of a few passes over weights of the model's shapes, each read once a pass as
+    in a step."""
+    shapes = LAYER_SHAPES * NUM_LAYERS + (HEAD_SHAPE,)
+    weights = [torch.ones(shape, dtype=dtype, device=device) for shape in shapes]
+    inputs = {w.shape[1]: torch.ones(1, w.shape[1], dtype=dtype, device=device) for w in weights}
+    seconds, deadline = [], time.perf_counter() + 0.5
+    while len(seconds) < 2 or (time.perf_counter() < deadline and len(seconds) < 10):
+        start = time.perf_counter()
+        for weight in weights:
+            out = F.linear(inputs[weight.shape[1]], weight)
+        out[0, 0].item()  # waits for a device that works behind our back
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
