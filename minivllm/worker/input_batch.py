@@ -30,6 +30,7 @@ class RequestState:
         (first,), (block_ids,) = row.table_start, row.table_ids
         assert first <= len(self.block_table), "a block table cannot have a gap"
         self.block_table[first : first + len(block_ids)] = block_ids
+        assert row.start <= len(self.token_ids), "tokens were left out"
         for position, token_id in enumerate(row.token_ids, row.start):
             if token_id == LAST_SAMPLED:
                 assert position == len(self.token_ids) - 1, "nothing was sampled for this place"
@@ -51,6 +52,7 @@ class InputBatch:
     def update(self, plan: SchedulerOutput) -> None:
         """Forget, then remember, then take what the rows say is new."""
         for request_id in (*plan.finished_ids, *plan.preempted_ids):
+            assert request_id in self.requests, f"{request_id} was never introduced"
             del self.requests[request_id]
         for new in plan.new_requests:
             assert new.request_id not in self.requests, f"{new.request_id} is known already"
