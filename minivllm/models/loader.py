@@ -57,9 +57,9 @@ def load_weights(
     by rows. Raises ValueError naming the file and the tensor that is missing, left over, there
     twice, or of a wrong shape or type. Warns when a tied model's file has a head of its own.
     """
+    like = torch.empty(0, dtype=dtype, device=device)
     for name, parameter in model.named_parameters():
-        assert parameter.dtype == dtype, (name, parameter.dtype)
-        assert parameter.device.type == torch.device(device).type, (name, parameter.device)
+        assert (parameter.dtype, parameter.device) == (like.dtype, like.device), name
     slots = _parameter_slots(model, model_config)
     interleaved: dict[str, int] = {}
     read: Read
