@@ -16,7 +16,7 @@ WHEELS := $(if $(PIP_FIND_LINKS),$(addprefix --find-links ,$(PIP_FIND_LINKS)),--
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help learn test check doctor gpu-check clean
+.PHONY: help learn test check lint doctor gpu-check clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,10 +27,12 @@ learn: $(VENV)/.learn-ready  ## set everything up and talk to a real model on th
 test: $(VENV)/.test-ready  ## run every test (the ten slowest are named at the end)
 	$(PYTEST)
 
-check: $(VENV)/.test-ready  ## lint, floor plan and the quick tests, in under two minutes
+check: lint  ## lint, floor plan and the quick tests, in under two minutes
+	$(PYTEST) -m "not slow"
+
+lint: $(VENV)/.test-ready  ## what ruff says of style and mistakes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) -m "not slow"
 
 doctor: $(VENV)/.learn-ready  ## say what this machine has, what is missing, and how to mend it
 	@$(BIN)/minivllm doctor
