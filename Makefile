@@ -13,6 +13,9 @@ BIN := $(VENV)/bin
 UV := uv==0.13.9
 # A folder of wheels, where you have one, stands in for the choice of a torch build.
 WHEELS := $(if $(PIP_FIND_LINKS),$(addprefix --find-links ,$(PIP_FIND_LINKS)),--torch-backend $(TORCH))
+# Is the environment there, new enough, and its pip whole?
+SOUND := import importlib.metadata as m, sys; \
+  sys.exit(sys.version_info < (3, 11) or not all(f.locate().exists() for f in m.files("pip")))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
@@ -52,7 +55,7 @@ $(VENV)/.venv-ready:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "'$(PYTHON)' lacks the venv module; on Debian or Ubuntu:" \
 	       "apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	@$(BIN)/python -c '$(SOUND)' 2>/dev/null \
 	  || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing uv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
