@@ -72,11 +72,11 @@ class GGUFVocab:
         return library
 
     def _byte_level(self) -> tokenizers.Tokenizer:
-        from tokenizers import Regex, Tokenizer, models, normalizers
+        from tokenizers import Regex, Tokenizer, normalizers
         from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
         merges = [tuple(merge.split(" ", 1)) for merge in self._need("merges")]
-        library = Tokenizer(models.BPE(self._ids(), merges, ignore_merges=self.pre == "llama-bpe"))
+        library = Tokenizer(self._bpe(merges, ignore_merges=self.pre == "llama-bpe"))
         split = SPLITS[self.pre]
         steps = [ByteLevel(add_prefix_space=False, use_regex=split is None)]
         if split is not None:
@@ -89,26 +89,25 @@ class GGUFVocab:
         return library
 
     def _sentencepiece(self) -> tokenizers.Tokenizer:
-        from tokenizers import Tokenizer, models, normalizers
+        from tokenizers import Tokenizer, normalizers
 
-        unknown = self.tokens[self._get("unknown_token_id", 0)]
-        library = Tokenizer(
-            models.BPE(
-                self._ids(),
-                merges_by_score(self.tokens, self._list("scores")),
-                unk_token=unknown,
-                fuse_unk=True,
-                byte_fallback=True,
-            )
-        )
+        unknown = self.tokens[self._token_id("unknown_token_id") or 0]
+        merges = merges_by_score(self.tokens, self._list("scores"))
+        library = Tokenizer(self._bpe(merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
         spaces = [normalizers.Replace(" ", "\u2581")]
         if self.add_space_prefix:
             spaces.insert(0, normalizers.Prepend("\u2581"))
         library.normalizer = normalizers.Sequence(spaces)
         return library
 
-    def _ids(self) -> dict[str, int]:
-        return {token: token_id for token_id, token in enumerate(self.tokens)}
+    def _bpe(self, merges: list[tuple[str, str]], **options) -> tokenizers.models.BPE:
+        from tokenizers.models import BPE
+
+        ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+        try:
+            return BPE(ids, merges, **options)
+        except Exception as error:  # the library has no narrower class
+            raise ValueError(f"tokenizer.ggml.merges do not fit the tokens: {error}") from None
 
     def _get(self, name: str, default):
         return self._metadata.get(f"tokenizer.ggml.{name}", default)

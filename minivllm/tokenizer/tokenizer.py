@@ -157,11 +157,14 @@ def _from_folder(path: str) -> Tokenizer:
         )
     spec = _read_json(path, "tokenizer.json")
     config = _read_json(path, "tokenizer_config.json")
-    library = tokenizers.Tokenizer.from_file(file_path)
+    try:
+        library = tokenizers.Tokenizer.from_file(file_path)
+    except Exception as error:  # the library has no narrower class
+        raise ValueError(f"{file_path} is not a tokenizer: {error}") from None
     is_byte_level, strips_space = _read_decoder(spec, file_path)
     added = {token["id"]: token["special"] for token in spec["added_tokens"]}
     bos, eos = (_id_of(library, config, name) for name in ("bos_token", "eos_token"))
-    prefix = _prefix(library, config, bos)
+    prefix = _prefix(library)
     vocab = library.get_vocab(with_added_tokens=True)
     id_to_bytes = [b""] * (max(vocab.values()) + 1)
     for token, token_id in vocab.items():
@@ -219,18 +222,16 @@ def _id_of(library: tokenizers.Tokenizer, config: dict, name: str) -> int | None
     return token_id
 
 
-def _prefix(library: tokenizers.Tokenizer, config: dict, bos: int | None) -> list[int]:
-    """[BOS] if prompts begin with one, else []. The config decides; if it says nothing, what
-    tokenizer.json itself puts round a text."""
+def _prefix(library: tokenizers.Tokenizer) -> list[int]:
+    """[BOS] if tokenizer.json puts one before a text, else []. (transformers does not look at the
+    config's add_bos_token either where there is a tokenizer.json.)"""
     plain = library.encode("a", add_special_tokens=False).ids
     framed = library.encode("a", add_special_tokens=True).ids
     prefix = framed[: len(framed) - len(plain)]
-    if "add_bos_token" in config:
-        framed, prefix = plain, [bos] if config["add_bos_token"] and bos is not None else []
-    if config.get("add_eos_token") or framed not in (plain, prefix + plain) or len(prefix) > 1:
+    if len(prefix) > 1 or framed != prefix + plain:
         raise ValueError(
-            "this tokenizer puts tokens after a prompt, or several before it: set "
-            '"add_eos_token": false and "add_bos_token" in tokenizer_config.json'
+            "the post_processor of tokenizer.json puts more round a text than one token before "
+            "it: such a tokenizer is not made for prompts"
         )
     return prefix
 
