@@ -195,11 +195,12 @@ def test_chat_through_a_pipe_answers_each_line_without_prompts_or_colours(toy, c
 
 
 def test_chat_hears_the_whole_conversation(toy, capsys, monkeypatch):
-    typed(monkeypatch, b"HELLO\nWORLD\n")
+    typed(monkeypatch, b"HELLO\nWORLD\n/reset\nWORLD\n")
     assert main(["chat", "--max-tokens", "5", "--system", "SYS"]) == 0
-    first, second = capsys.readouterr().out.split()
+    first, second, _, third = capsys.readouterr().out.splitlines()
     assert first == toy_text("SYSHELLO", 5)
     assert second == toy_text(f"SYSHELLO{first}WORLD", 5)
+    assert third == toy_text("SYSWORLD", 5)
 
 
 def test_chat_forgets_the_oldest_exchange_when_the_conversation_no_longer_fits(toy, capsys):
@@ -283,15 +284,16 @@ def test_an_old_python_and_a_full_disk_are_missing_things():
 
 
 def test_ctrl_c_keeps_what_was_written_and_exits_130(smollm2):
-    whole = subprocess.Popen(
+    process = subprocess.Popen(
         [*MINIVLLM, "generate", "-m", smollm2, "--max-tokens", "2000", "Once upon a time"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    first = os.read(whole.stdout.fileno(), 4096)
-    whole.send_signal(signal.SIGINT)
-    rest, err = whole.communicate(timeout=60)
-    assert whole.returncode == 130
-    assert first.startswith(b",") and (first + rest).endswith(b"\n")
+    first = os.read(process.stdout.fileno(), 4096)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first.startswith(b",") and len(first) < 100  # it came as it was made
+    assert (first + rest).endswith(b"\n")
     assert err.splitlines()[-1] == b"minivllm: interrupted" and b"Traceback" not in err
 
 
