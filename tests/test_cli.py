@@ -23,6 +23,7 @@ from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
 
 MINIVLLM = [sys.executable, "-m", "minivllm"]
+BUFFERED = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 
 class Letters:
@@ -286,7 +287,7 @@ def test_an_old_python_and_a_full_disk_are_missing_things():
 def test_ctrl_c_keeps_what_was_written_and_exits_130(smollm2):
     process = subprocess.Popen(
         [*MINIVLLM, "generate", "-m", smollm2, "--max-tokens", "2000", "Once upon a time"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED,
     )  # fmt: skip
     first = os.read(process.stdout.fileno(), 4096)
     process.send_signal(signal.SIGINT)
