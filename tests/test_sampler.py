@@ -281,8 +281,9 @@ def test_c4_filters_renormalise_and_always_leave_one():
     assert kept(torch.tensor([0.3, 0.4, 0.3]).log(), top_k=1, top_p=0.8) == [1]
     # 0.4 and 0.3 are 4/7 and 3/7 of what top-k leaves: without that, 0.6 would need both
     assert kept(torch.tensor([0.3, 0.4, 0.3]).log(), top_k=2, top_p=0.55) == [1]
-    params = SamplingParams(temperature=1e-5, top_k=1, top_p=0.8, seed=1)
-    assert choose(randn(3, 331), [params] * 3) == randn(3, 331).argmax(-1).tolist()
+    for options in ({"top_k": 1, "top_p": 0.8}, {"top_p": 1e-60}, {"min_p": 1.0}):
+        params = SamplingParams(temperature=1e-5, seed=1, **options)
+        assert choose(randn(3, 331), [params] * 3) == randn(3, 331).argmax(-1).tolist()
 
 
 def test_c5_top_p_of_1_changes_nothing():
