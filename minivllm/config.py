@@ -10,8 +10,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 # What is accepted today. The rest of the public face (LLM's docstring) is refused by name.
 PREFIX_CACHES = ("none",)
-POLICIES = ("fcfs",)
-PREEMPTIONS = ("recompute",)
+POLICIES = ("fcfs", "static", "priority", "fair", "lpm", "dfs")
+PREEMPTIONS = ("recompute", "swap", "reserve")
 BACKENDS = ("auto", "reference")
 
 
@@ -33,6 +33,7 @@ class EngineConfig:
     max_model_len: int | None = None  # tokens of prompt and answer together; None: the model's
     max_num_seqs: int = 32  # requests in one step
     max_num_batched_tokens: int = 512  # tokens in one step
+    long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: no limit
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     prefix_cache: str = "none"
@@ -62,8 +63,8 @@ class EngineConfig:
                 raise ValueError(f"{name}={value!r} is not supported (supported: {known})")
         if self.device.partition(":")[0] not in DEVICES:
             raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
-        if self.num_host_blocks != 0:
-            raise ValueError("num_host_blocks must be 0: swapping is not supported")
+        if self.preemption == "swap" and self.num_host_blocks == 0:
+            raise ValueError('preemption="swap" needs num_host_blocks, the blocks of host memory')
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization must be above 0 and at most 1, "
@@ -75,6 +76,8 @@ class EngineConfig:
             ("max_model_len", 1),
             ("max_num_seqs", 1),
             ("max_num_batched_tokens", 1),
+            ("long_prefill_token_threshold", 0),
+            ("num_host_blocks", 0),
             ("kv_cache_memory_bytes", 1),
         ):
             value = getattr(self, name)

@@ -33,6 +33,8 @@ class EngineCoreRequest:
     extra_key: tuple = ()  # adapter load id, tenant salt: what sets equal tokens apart
     parent_id: str | None = None  # the request this is one of n samples of
     sample_index: int = 0
+    fork_of: str | None = None  # the request whose blocks it may start from, once computed
+    holds_blocks: bool = False  # True: report scores once, append nothing, wait to be forked
     reads_prefix_cache: bool = True  # False where prompt_logprobs need every position computed
     kv_transfer: tuple | None = None
 

@@ -12,7 +12,7 @@ from .outputs import EngineCoreRequest
 
 
 class RequestStatus(Enum):
-    WAITING = "waiting"  # never ran, or lost its blocks: nothing of it is on the device
+    WAITING = "waiting"  # never ran, or had to give its blocks up
     RUNNING = "running"  # owns blocks and may be planned
     FINISHED = "finished"
 
@@ -26,7 +26,9 @@ class Request:
         self.arrival_time = request.arrival_time
         self.priority = request.priority
         self.extra_key = request.extra_key
+        self.fork_of = request.fork_of
         self.sample_index = request.sample_index
+        self.holds_blocks = request.holds_blocks
         self.reads_prefix_cache = request.reads_prefix_cache
         self.kv_transfer = request.kv_transfer
 
@@ -77,7 +79,7 @@ class Request:
         assert 0 <= self.num_computed_tokens <= self.num_planned_tokens <= self.num_tokens
         assert self.is_finished == (self.finish_reason is not None)
         if self.status is RequestStatus.WAITING:
-            assert self.num_planned_tokens == 0, f"{self.request_id} waits with tokens planned"
+            assert self.num_in_flight_tokens == 0, f"{self.request_id} waits with tokens planned"
 
     def __repr__(self) -> str:
         return (

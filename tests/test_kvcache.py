@@ -186,7 +186,7 @@ def test_full_computed_blocks_are_offered_to_the_cache_once_and_duplicates_given
     twin.num_computed_tokens = 7
     kv.publish(twin)
     kv.publish(twin)
-    assert cache.offered == [((0, 1, 2, 3), [3])]
+    assert cache.offered == [(tuple(range(8)), [3])]
     assert kv.tables["twin"].block_ids == [1, 4] and kv.pool.ref_cnt[1] == 2
     assert kv.take_freed_blocks() == [3] and kv.take_freed_blocks() == []
     assert kv.tables["twin"].take_changes() == (0, (1, 4))

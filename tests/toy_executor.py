@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 
-from minivllm.engine.core import EngineCore
+from minivllm.engine.core import PREFIX_CACHES, EngineCore
 from minivllm.executor.base import Executor
 from minivllm.kvcache.block_table import slot_mapping
 from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.kvcache.spec import KVCacheSpec
 from minivllm.outputs import LAST_SAMPLED, ModelRunnerOutput, PromptLogprobs
 from minivllm.philox import uniform
+from minivllm.scheduler.policy import POLICIES
 from minivllm.scheduler.scheduler import Scheduler
 
 
@@ -44,6 +45,7 @@ class ToyExecutor(Executor):
 
     def initialize(self, num_blocks, num_host_blocks=0):
         self.slots = ["never written"] * (num_blocks * self.block_size)
+        self.host = ["never written"] * (num_host_blocks * self.block_size)
 
     def execute_model(self, plan):
         self.plans.append(plan)
@@ -52,18 +54,23 @@ class ToyExecutor(Executor):
         for new in plan.new_requests:
             assert new.request_id not in self.states, "introduced twice"
             self.states[new.request_id] = {"new": new, "table": [], "last": None}
-        assert not plan.swap_in and not plan.swap_out
+        for source, target in plan.swap_out:
+            self._move(self.slots, source, self.host, target)
+        for source, target in plan.swap_in:
+            self._move(self.host, source, self.slots, target)
         for source, target in plan.copies:
-            for offset in range(self.block_size):
-                self._put(target, offset, self.slots[source * self.block_size + offset])
+            self._move(self.slots, source, self.slots, target)
         for block_id in plan.freed_blocks:
-            for offset in range(self.block_size):
-                self._put(block_id, offset, "poison")
+            start = block_id * self.block_size
+            self.slots[start : start + self.block_size] = ["poison"] * self.block_size
         for row in plan.rows:
             self._write(row)
 
-    def _put(self, block_id, offset, value):
-        self.slots[block_id * self.block_size + offset] = value
+    def _move(self, source, source_id, target, target_id):
+        size = self.block_size
+        target[target_id * size : (target_id + 1) * size] = source[
+            source_id * size : (source_id + 1) * size
+        ]
 
     def _write(self, row):
         state = self.states[row.request_id]
@@ -142,22 +149,41 @@ def solo(prompt, params, *, vocab_size=50, eos=(), max_model_len=10**9, sample_i
 
 
 def make_core(
-    num_blocks=100, block_size=4, max_num_seqs=8, budget=16, max_model_len=None, eos=(), **toy
+    num_blocks=100,
+    block_size=4,
+    max_num_seqs=8,
+    budget=16,
+    max_model_len=None,
+    eos=(),
+    prefix_cache="none",
+    policy="fcfs",
+    num_host_blocks=0,
+    trace=None,
+    clock=None,
+    scheduling=(),  # further options of Scheduler
+    **toy,
 ):
-    kv = KVCacheManager(num_blocks, block_size)
+    cache = PREFIX_CACHES[prefix_cache](block_size)
+    kv = KVCacheManager(num_blocks, block_size, cache, num_host_blocks)
     scheduler = Scheduler(
         kv,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=max_model_len or kv.max_tokens,
         eos_token_ids=eos,
+        policy=POLICIES[policy](kv),
+        trace=trace,
         debug=True,
+        **dict(scheduling),
     )
     executor = ToyExecutor(block_size=block_size, **toy)
-    executor.initialize(num_blocks)
-    return EngineCore(scheduler, executor, clock=lambda: 0.0)
+    executor.initialize(num_blocks, num_host_blocks)
+    return EngineCore(scheduler, executor, clock=clock or (lambda: 0.0))
 
 
 def assert_all_free(core):
     kv = core.scheduler.kv
+    for block_id in kv.cache.clear():
+        kv.pool.give_back(block_id)
+    assert len(kv.host.free_ids) == kv.host.num_blocks
     assert kv.pool.num_free == kv.pool.num_blocks - 1 and not kv.tables

@@ -13,6 +13,7 @@ from ..executor.base import Executor
 from ..kvcache.kv_cache_manager import KVCacheManager
 from ..kvcache.prefix_cache import NoCache
 from ..kvcache.spec import KVCacheSpec
+from ..metrics.trace import Trace
 from ..outputs import EngineCoreOutput, EngineCoreRequest
 from ..request import Request
 from ..scheduler.policy import POLICIES
@@ -32,12 +33,17 @@ class EngineCore:
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
+        self.trace = scheduler.trace
 
     def add_request(self, request: EngineCoreRequest) -> None:
+        if self.trace:
+            self.trace.add(request)
         self.scheduler.add_request(Request(request))
 
     def abort(self, request_id: str) -> bool:
         """End a request now, in any state. False if it is gone already."""
+        if self.trace:
+            self.trace.abort(request_id)
         return self.scheduler.abort(request_id)
 
     @property
@@ -48,11 +54,14 @@ class EngineCore:
         """Plan, execute, sample, update. Returns what each request gained; an empty list when
         there was nothing to plan. A plan without rows still runs if it has something to forget,
         move or load."""
-        plan = self.scheduler.schedule(self.clock())
+        now = self.clock()
+        plan = self.scheduler.schedule(now)
         if plan.is_empty():
             return []
         self.executor.execute_model(plan)
         result = self.executor.sample_tokens(plan.step)
+        if self.trace:
+            self.trace.step(now, plan, result)
         return self.scheduler.update_from_output(plan, result)
 
     def shutdown(self) -> None:
@@ -63,6 +72,7 @@ def make_core(
     config: EngineConfig,
     model_config: ModelConfig,
     clock: Callable[[], float] = time.monotonic,
+    trace: Trace | None = None,
 ) -> EngineCore:
     """Load the model behind an executor, size its KV memory, put a scheduler in front.
 
@@ -75,24 +85,40 @@ def make_core(
     num_blocks = config.num_blocks or blocks_for(
         spec, executor.available_memory(), max_model_len, config.max_num_seqs
     )
-    kv = KVCacheManager(num_blocks, spec.block_size, PREFIX_CACHES[config.prefix_cache]())
-    if max_model_len > kv.max_tokens:
+    max_tokens = (num_blocks - 1) * spec.block_size
+    if max_model_len > max_tokens:
         logger.warning(
             "max_model_len lowered from %d to %d: %d blocks of %d tokens hold no more",
-            max_model_len, kv.max_tokens, num_blocks - 1, spec.block_size,
+            max_model_len, max_tokens, num_blocks - 1, spec.block_size,
         )  # fmt: skip
-        max_model_len = kv.max_tokens
+        max_model_len = max_tokens
     executor.initialize(num_blocks, config.num_host_blocks)
-    scheduler = Scheduler(
+    scheduler = make_scheduler(config, num_blocks, max_model_len, model_config.eos_token_ids, trace)
+    return EngineCore(scheduler, executor, clock)
+
+
+def make_scheduler(
+    config: EngineConfig,
+    num_blocks: int,
+    max_model_len: int,
+    eos_token_ids: tuple[int, ...] = (),
+    trace: Trace | None = None,
+) -> Scheduler:
+    """A scheduler and its memory, as the config says."""
+    cache = PREFIX_CACHES[config.prefix_cache](config.block_size)
+    kv = KVCacheManager(num_blocks, config.block_size, cache, config.num_host_blocks)
+    return Scheduler(
         kv,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
-        eos_token_ids=model_config.eos_token_ids,
-        policy=POLICIES[config.policy](),
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        eos_token_ids=eos_token_ids,
+        policy=POLICIES[config.policy](kv),
+        preemption=config.preemption,
+        trace=trace,
         debug=config.debug,
     )
-    return EngineCore(scheduler, executor, clock)
 
 
 def executor_class(name: str) -> type[Executor]:

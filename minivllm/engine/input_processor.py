@@ -69,6 +69,7 @@ class InputProcessor:
                     priority=priority,
                     parent_id=None if params.n == 1 else request_id,
                     sample_index=index,
+                    fork_of=f"{request_id}/0" if index > 0 else None,
                     reads_prefix_cache=own.prompt_logprobs is None,
                 )
             )

@@ -10,19 +10,28 @@ from collections.abc import Sequence
 from ..request import Request
 from .block_pool import BlockPool
 from .block_table import BlockTable, blocks_needed
+from .host_blocks import HostBlocks
+from .moves import Moves
 from .prefix_cache import NoCache, PrefixCache
 
 
 class KVCacheManager:
-    """Block tables by request id."""
+    """Block tables by request id, and the moves of whole blocks that the next plan must order."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, prefix_cache: PrefixCache | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        prefix_cache: PrefixCache | None = None,
+        num_host_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self.cache = prefix_cache or NoCache()
         self.pool = BlockPool(num_blocks, self.cache)
+        self.host = HostBlocks(num_host_blocks)
         self.tables: dict[str, BlockTable] = {}
+        self.moves = Moves()
+        self.evicted: list[int] = []  # since somebody last took this list
 
     @property
     def max_tokens(self) -> int:
@@ -65,11 +74,76 @@ class KVCacheManager:
         table.extend(block_ids)
         return block_ids
 
-    def fits_whole(self, request: Request) -> bool:
-        """Whether the blocks at hand hold all the tokens that the request has now."""
-        table = self.tables[request.request_id]
-        missing = blocks_needed(len(table), request.num_tokens, self.block_size)
-        return missing <= self.num_free_blocks
+    def fork(self, parent: Request, child: Request) -> None:
+        """Start the child's table with the parent's blocks, to the last token but one that the
+        child has: that one it computes itself. Shares the last, partly filled block too, unless
+        the prefix cache was offered it; then the child computes that block's tokens again.
+
+        The parent must have computed these tokens, and they must be the same.
+        """
+        num_tokens = child.num_tokens - 1
+        assert parent.num_computed_tokens >= num_tokens and child.num_planned_tokens == 0
+        assert parent.token_ids[:num_tokens] == child.token_ids[:num_tokens]
+        source = self.tables[parent.request_id]
+        num_full = num_tokens // self.block_size
+        num_shared = -(-num_tokens // self.block_size)
+        if source.num_published > num_full:
+            num_shared, num_tokens = num_full, num_full * self.block_size
+        table = self.tables[child.request_id] = BlockTable()
+        table.extend(source.block_ids[:num_shared])
+        table.num_published = min(source.num_published, num_full)
+        self.pool.share(table.block_ids)
+        child.num_computed_tokens = num_tokens
+
+    def copy_if_shared(self, request: Request) -> bool:
+        """Make the block that the request writes into next its own: if it has other readers, the
+        request gets a copy, to be made before anything is written, and leaves the original.
+        False, and nothing is changed, when there is no block for the copy."""
+        if not self._writes_into_shared(request):
+            return True
+        if self.num_free_blocks == 0:
+            return False
+        table, index = self._next_block(request)
+        shared = table.block_ids[index]
+        (own,) = self._take_blocks(1)
+        table.replace(index, own)
+        self.moves.copies.append((shared, own))
+        self.pool.release([shared])
+        return True
+
+    def fits(self, request: Request, num_tokens: int) -> bool:
+        """Whether the blocks at hand let the request grow, or come back, to num_tokens tokens."""
+        if request.request_id not in self.tables:
+            return blocks_needed(0, num_tokens, self.block_size) <= self.num_free_blocks
+        num_owned = len(self.tables[request.request_id])
+        missing = blocks_needed(num_owned, num_tokens, self.block_size)
+        return missing + self._writes_into_shared(request) <= self.num_free_blocks
+
+    def swap_out(self, request: Request) -> bool:
+        """Move the request's computed blocks to host memory and give all its blocks up. False,
+        and nothing is changed, when host memory has no room."""
+        num_blocks = -(-request.num_computed_tokens // self.block_size)
+        host_ids = self.host.store(request.request_id, num_blocks)
+        if host_ids is None:
+            return False
+        # A copy that this very plan ordered is not made yet when blocks are swapped out.
+        source_of = {target: source for source, target in self.moves.copies}
+        for block_id, host_id in zip(self.tables[request.request_id].block_ids, host_ids):
+            self.moves.swap_out.append((source_of.get(block_id, block_id), host_id))
+        self.free(request)
+        return True
+
+    def is_swapped_out(self, request: Request) -> bool:
+        return request.request_id in self.host.tables
+
+    def swap_in(self, request: Request) -> None:
+        """Start the request's table with blocks that its KV is brought back to. There must be
+        enough: `num_free_blocks` is asked before."""
+        host_ids = self.host.take_back(request.request_id)
+        block_ids = self._take_blocks(len(host_ids))
+        table = self.tables[request.request_id] = BlockTable()
+        table.extend(block_ids)
+        self.moves.swap_in += zip(host_ids, block_ids, strict=True)
 
     def publish(self, request: Request) -> None:
         """Offer the blocks that are full of computed tokens to the prefix cache. Where it holds
@@ -80,8 +154,9 @@ class KVCacheManager:
             return
         table.num_published = num_full
         block_ids = table.block_ids[:num_full]
-        tokens = request.token_ids[: num_full * self.block_size]
-        canonical = self.cache.insert(tokens, request.extra_key, block_ids)
+        canonical = self.cache.insert(request.token_ids, request.extra_key, block_ids)
+        if canonical == block_ids:
+            return
         for index, (own, cached) in enumerate(zip(block_ids, canonical, strict=True)):
             if own != cached:
                 self.pool.share([cached])
@@ -90,22 +165,56 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """The request gives up all its blocks, the last one first."""
-        self.pool.release(self.tables.pop(request.request_id).block_ids)
+        block_ids = self.tables.pop(request.request_id).block_ids
+        self.pool.release(block_ids)
+        if self.moves.copies or self.moves.swap_in:
+            self.moves.forget([b for b in block_ids if self.pool.ref_cnt[b] == 0])
+
+    def forget(self, request: Request) -> None:
+        """A request has ended: nothing of it is kept, wherever it is."""
+        if request.request_id in self.tables:
+            self.free(request)
+        elif self.is_swapped_out(request):
+            self.host.take_back(request.request_id)
+
+    def take_moves(self) -> Moves:
+        """The moves of blocks since the last call."""
+        moves, self.moves = self.moves, Moves()
+        return moves
 
     def take_freed_blocks(self) -> list[int]:
         """Blocks given up since the last call: what they hold may no longer be read."""
         freed, self.pool.given_up = self.pool.given_up, []
         return freed
 
+    def take_evicted_blocks(self) -> list[int]:
+        """Blocks that the prefix cache had to forget since the last call."""
+        evicted, self.evicted = self.evicted, []
+        return evicted
+
     def _take_blocks(self, n: int) -> list[int]:
-        for block_id in self.cache.evict(max(0, n - self.pool.num_free)):
-            self.pool.give_back(block_id)
+        short = n - self.pool.num_free
+        if short > 0:
+            evicted = self.cache.evict(short)
+            self.evicted += evicted
+            for block_id in evicted:
+                self.pool.give_back(block_id)
         return self.pool.allocate(n)
+
+    def _next_block(self, request: Request) -> tuple[BlockTable, int]:
+        """The table, and the index of the block that the next token is written into."""
+        return self.tables[request.request_id], request.num_planned_tokens // self.block_size
+
+    def _writes_into_shared(self, request: Request) -> bool:
+        table, index = self._next_block(request)
+        return index < len(table) and self.pool.ref_cnt[table.block_ids[index]] > 1
 
     def check(self) -> None:
         """Every reader that the pool counts is a table, and the other way round."""
         self.pool.check()
         self.cache.check()
+        self.host.check()
+        assert not self.tables.keys() & self.host.tables.keys()
         readers = [0] * self.pool.num_blocks
         for table in self.tables.values():
             table.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..kvcache.kv_cache_manager import KVCacheManager
+from ..kvcache.moves import Moves
 from ..outputs import NewRequest, Row, SchedulerOutput
 from ..request import Request
 
@@ -52,12 +53,20 @@ class StepPlan:
         )
         request.num_in_flight_tokens += num_tokens
 
-    def seal(self, finished_ids: list[str], freed_blocks: list[int]) -> SchedulerOutput:
+    def seal(
+        self, finished_ids: list[str], moves: Moves, freed_blocks: list[int]
+    ) -> SchedulerOutput:
+        """The plan as it crosses the door. Blocks that something is moved into are not among
+        the freed ones: poison comes after the moves."""
+        filled = {target for _, target in moves.copies + moves.swap_in}
         return SchedulerOutput(
             step=self.step,
             new_requests=tuple(self.new_requests),
             rows=tuple(self.rows),
             finished_ids=tuple(finished_ids),
             preempted_ids=tuple(self.preempted_ids),
-            freed_blocks=tuple(freed_blocks),
+            swap_out=tuple(moves.swap_out),
+            swap_in=tuple(moves.swap_in),
+            copies=tuple(moves.copies),
+            freed_blocks=tuple(b for b in freed_blocks if b not in filled),
         )

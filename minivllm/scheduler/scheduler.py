@@ -11,11 +11,16 @@ from collections import deque
 from itertools import islice
 
 from ..kvcache.kv_cache_manager import KVCacheManager
+from ..metrics.stats import SchedulerStats
+from ..metrics.trace import Trace
 from ..outputs import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from ..request import Request, RequestStatus
+from .forks import Forks, has_computed
 from .plan import StepPlan
 from .policy import Fcfs, Policy
 from .preemption import choose_victim
+from .report import report
+from .stopping import stop_at_last
 
 
 class Scheduler:
@@ -28,8 +33,11 @@ class Scheduler:
         max_num_seqs: int,  # requests in one step
         max_num_batched_tokens: int,  # tokens in one step
         max_model_len: int,  # tokens of one request, prompt and answer
+        long_prefill_token_threshold: int = 0,  # most tokens of one request in a step; 0: no limit
         eos_token_ids: tuple[int, ...] = (),
         policy: Policy | None = None,
+        preemption: str = "recompute",  # or "swap", or "reserve": then nobody is ever stopped
+        trace: Trace | None = None,  # is told why
         debug: bool = False,  # tell the worker which blocks to poison
     ) -> None:
         assert max_model_len <= kv.max_tokens, "one request must fit alone"
@@ -37,21 +45,31 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
+        self.max_chunk = long_prefill_token_threshold or max_num_batched_tokens
         self.eos_token_ids = frozenset(eos_token_ids)
-        self.policy = policy or Fcfs()
+        self.policy = policy or Fcfs(kv)
+        self.preemption = preemption
+        self.trace = trace
         self.debug = debug
 
         self.requests: dict[str, Request] = {}
-        self.waiting: deque[Request] = deque()  # preempted ones at the left
-        self.running: list[Request] = []  # in order of admission
+        self.waiting: deque[Request] = deque()  # those that were stopped at the left
+        self.running: list[Request] = []  # in order of rank, then of admission
+        self.forks = Forks()  # those that wait for another's blocks
         self.finished_ids: list[str] = []  # the worker has not been told yet
         self.num_steps = 0
+        self.stats = SchedulerStats()
 
     def add_request(self, request: Request) -> None:
+        """Queue a request; one that forks another waits until it can share that one's blocks."""
         assert request.request_id not in self.requests, f"{request.request_id} exists already"
         assert request.num_tokens <= self.max_model_len, "admission was not checked"
         self.requests[request.request_id] = request
-        self.waiting.append(request)
+        parent = self.requests.get(request.fork_of)
+        if parent is None or has_computed(parent, request):
+            self.waiting.append(request)
+        else:
+            self.forks.hold(request)
 
     def abort(self, request_id: str) -> bool:
         """End a request in any state. False if there is none: it may have ended just now."""
@@ -75,19 +93,22 @@ class Scheduler:
         if not plan.preempted_ids:
             self._plan_waiting(plan, budget)
         finished, self.finished_ids = self.finished_ids, []
-        freed = self.kv.take_freed_blocks()
-        return plan.seal(finished, freed if self.debug else [])
+        evicted, freed = self.kv.take_evicted_blocks(), self.kv.take_freed_blocks()
+        self.stats.num_evicted_blocks += len(evicted)
+        if evicted and self.trace:
+            self.trace.note("evicted", None, block_ids=evicted)
+        return plan.seal(finished, self.kv.take_moves(), freed if self.debug else [])
 
     def _plan_running(self, plan: StepPlan, budget: int) -> int:
-        """Give each running request its next tokens, in order of admission, until the budget is
-        spent. Returns what is left of the budget. A request without room for its tokens stops
-        the last ones, or is stopped itself."""
+        """Give each running request its next tokens, in their order, until the budget is spent.
+        Returns what is left of the budget. A request without room for its tokens stops the last
+        ones, or is stopped itself."""
         for request in list(self.running):
             if request.status is not RequestStatus.RUNNING:
                 continue  # stopped a moment ago, to make room
             num_tokens = self._num_tokens_now(request, budget)
             if num_tokens > 0 and self._make_room(request, num_tokens, plan):
-                plan.add(request, num_tokens, self.kv)
+                self._plan_row(request, num_tokens, plan)
                 budget -= num_tokens
         return budget
 
@@ -96,58 +117,106 @@ class Scheduler:
         stop at the first that must wait: whoever stands behind it does not overtake it.
         Returns what is left of the budget."""
         num_places = self.max_num_seqs - len(self.running)
+        if budget == 0 or num_places == 0 or not self.waiting:
+            return budget
         for request in list(islice(self.policy.order(self.waiting, plan.now), num_places)):
-            if budget == 0 or self.policy.may_admit(request, len(self.running)):
-                break
-            if not self._admit(request):
+            if budget == 0 or self.policy.may_admit(request, plan) or not self._admit(request):
                 break
             num_tokens = self._num_tokens_now(request, budget)
-            block_ids = self.kv.allocate_slots(request, num_tokens)
-            assert block_ids is not None, "a request that fits whole has room for a part"
             plan.introduce(request)
-            plan.add(request, num_tokens, self.kv)
+            self._plan_row(request, num_tokens, plan)
             budget -= num_tokens
         return budget
 
     def _num_tokens_now(self, request: Request, budget: int) -> int:
-        """How many of a request's tokens to compute in this step."""
-        return min(request.num_uncomputed_tokens, budget)
+        """How many of a request's tokens to compute in this step: what it has, but no more than
+        the budget, and than one request may take of a step."""
+        return min(request.num_uncomputed_tokens, budget, self.max_chunk)
+
+    def _plan_row(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
+        plan.add(request, num_tokens, self.kv)
+        self.policy.served(request, num_tokens)
+        if self.trace and request.num_uncomputed_tokens > 0:
+            self.trace.note("chunked", request.request_id, num_tokens=num_tokens)
 
     def _admit(self, request: Request) -> bool:
-        """Let a waiting request own blocks, cached ones first. False, and nothing is changed,
-        when the blocks at hand do not hold all the tokens it has now: a request that started
-        with less would soon be stopped again."""
-        self.kv.attach(request, self.kv.get_computed_blocks(request))
-        if not self.kv.fits_whole(request):
-            self.kv.free(request)
-            request.num_computed_tokens = 0
+        """Let a waiting request own blocks for all the tokens it has (with preemption "reserve":
+        for all it may ever have). False, and nothing is changed, when there are not enough: a
+        request that started with less would soon be stopped again."""
+        num_tokens = self._num_tokens_to_hold(request)
+        if not self._start_table(request, num_tokens):
             return False
+        self.kv.copy_if_shared(request)
+        self.kv.allocate_slots(request, num_tokens - request.num_planned_tokens)
         if request.num_preemptions == 0:
             request.num_cached_tokens = request.num_computed_tokens
+            self.stats.num_prompt_tokens += request.num_prompt_tokens
+            self.stats.num_cached_tokens += request.num_cached_tokens
         self.waiting.remove(request)
         self.running.append(request)
+        self.running.sort(key=self.policy.rank)
         request.status = RequestStatus.RUNNING
+        if self.trace:
+            self.trace.note("admitted", request.request_id, hit=request.num_computed_tokens)
         return True
+
+    def _num_tokens_to_hold(self, request: Request) -> int:
+        if self.preemption != "reserve":
+            return request.num_tokens
+        longest = request.num_prompt_tokens + request.sampling_params.max_tokens
+        return min(longest, self.max_model_len)
+
+    def _start_table(self, request: Request, num_tokens: int) -> bool:
+        """Begin a block table with what there is of the request already: its own KV in host
+        memory, the blocks of the request it forks, or cached ones. False, and nothing is
+        changed, if it could not grow to num_tokens."""
+        if self.kv.is_swapped_out(request):
+            if not self.kv.fits(request, num_tokens):
+                return False
+            self.kv.swap_in(request)
+            return True
+        parent = self.requests.get(request.fork_of)
+        is_fork = parent is not None and parent.status is RequestStatus.RUNNING
+        if is_fork and request.num_output_tokens == 0 and has_computed(parent, request):
+            self.kv.fork(parent, request)
+        else:
+            self.kv.attach(request, self.kv.get_computed_blocks(request))
+        if self.kv.fits(request, num_tokens):
+            return True
+        self.kv.free(request)
+        request.num_computed_tokens = 0
+        return False
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Allocate slots for a running request's next tokens, stopping others while there are
         too few blocks. False if the request itself had to be stopped."""
-        while self.kv.allocate_slots(request, num_tokens) is None:
+        while not (
+            self.kv.copy_if_shared(request)
+            and self.kv.allocate_slots(request, num_tokens) is not None
+        ):
             victim = choose_victim(self.running)
             self._preempt(victim, plan)
+            if self.trace:
+                self.trace.note("preempted", victim.request_id, for_id=request.request_id)
             if victim is request:
                 return False
         return True
 
     def _preempt(self, request: Request, plan: StepPlan) -> None:
-        """Take a running request's blocks away. It waits at the head of the queue, keeps all its
-        tokens, and computes their KV again."""
+        """Take a running request's blocks away. It waits at the head of the queue and keeps all
+        its tokens; their KV moves to host memory if it may and there is room, or else is
+        computed again."""
         self.running.remove(request)
         self.waiting.appendleft(request)
-        self.kv.free(request)
         request.status = RequestStatus.WAITING
-        request.num_computed_tokens = request.num_in_flight_tokens = 0
+        request.num_in_flight_tokens = 0
         request.num_preemptions += 1
+        self.stats.num_preemptions += 1
+        if self.preemption == "swap" and self.kv.swap_out(request):
+            self.stats.num_swaps += 1
+        else:
+            self.kv.free(request)
+            request.num_computed_tokens = 0
         plan.preempted_ids.append(request.request_id)
 
     def update_from_output(
@@ -173,16 +242,21 @@ class Scheduler:
                 request.num_computed_tokens += len(row.token_ids)
                 new_token_ids = self._accept(request, result.sampled[index])
                 self.kv.publish(request)
-            outputs.append(self._output(request, new_token_ids, index, result))
+            outputs.append(report(request, new_token_ids, result, index))
             if request.is_finished:
                 self._leave(request)
+            elif self.forks.held:
+                self.waiting.extendleft(reversed(self.forks.release(request)))
         return outputs
 
     def _accept(self, request: Request, sampled: tuple[int, ...]) -> tuple[int, ...]:
-        """Append sampled ids up to and including the one that ends the request. Returns those."""
+        """Append sampled ids up to and including the one that ends the request. Returns those.
+        A request that holds its blocks appends none: it waits to be forked."""
+        if request.holds_blocks:
+            return sampled
         for index, token_id in enumerate(sampled):
             request.token_ids.append(token_id)
-            stop = self._stop_at_last(request)
+            stop = stop_at_last(request, self.eos_token_ids, self.max_model_len)
             if stop is not None:
                 request.finish(*stop)
                 return sampled[: index + 1]
@@ -190,58 +264,33 @@ class Scheduler:
             request.finish("length")
         return sampled
 
-    def _stop_at_last(self, request: Request) -> tuple[str, int | None] | None:
-        """Finish and stop reason if the last token ends the request, else None. A token that
-        stops counts as part of the answer; before min_tokens none does."""
-        params, last = request.sampling_params, request.token_ids[-1]
-        if request.num_output_tokens >= params.min_tokens:
-            if last in self.eos_token_ids and not params.ignore_eos:
-                return "stop", None
-            if last in params.stop_token_ids:
-                return "stop", last
-        is_full = request.num_tokens >= self.max_model_len
-        if is_full or request.num_output_tokens == params.max_tokens:
-            return "length", None
-        return None
-
     def _leave(self, request: Request) -> None:
-        """Forget a finished request and take its blocks back."""
+        """Forget a finished request, take its blocks back, and let those go that wait for it."""
         del self.requests[request.request_id]
+        self.stats.num_finished += 1
+        self.waiting.extendleft(reversed(self.forks.release(request)))
         if request.request_id in self.kv.tables:
             self.running.remove(request)
-            self.kv.free(request)
             self.finished_ids.append(request.request_id)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)
-
-    @staticmethod
-    def _output(
-        request: Request, new_token_ids: tuple[int, ...], index: int, result: ModelRunnerOutput
-    ) -> EngineCoreOutput:
-        return EngineCoreOutput(
-            request_id=request.request_id,
-            new_token_ids=new_token_ids,
-            logprobs=result.logprobs[index][: len(new_token_ids)] if result.logprobs else (),
-            prompt_logprobs=result.prompt_logprobs[index] if result.prompt_logprobs else None,
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-            error=request.error,
-            num_cached_tokens=request.num_cached_tokens,
-            num_preemptions=request.num_preemptions,
-        )
+        else:
+            self.forks.remove(request)
+        self.kv.forget(request)
 
     def check(self) -> None:
         """Every request is in one queue, and exactly the running ones own blocks."""
         self.kv.check()
         assert len(self.running) <= self.max_num_seqs
-        known = {r.request_id for r in self.waiting} | {r.request_id for r in self.running}
-        assert len(self.waiting) + len(self.running) == len(known) == len(self.requests)
-        assert known == self.requests.keys()
+        queued = [r.request_id for r in [*self.waiting, *self.running, *self.forks]]
+        assert len(queued) == len(set(queued)) and set(queued) == self.requests.keys()
         assert {r.request_id for r in self.running} == self.kv.tables.keys()
+        assert self.kv.host.tables.keys() <= {r.request_id for r in self.waiting}
         for request in self.requests.values():
             request.check()
             assert not request.is_finished
+            is_here = request.status is RequestStatus.RUNNING or self.kv.is_swapped_out(request)
+            assert is_here or request.num_computed_tokens == 0
         for request in self.running:
-            assert request.status is RequestStatus.RUNNING
             num_slots = len(self.kv.tables[request.request_id]) * self.kv.block_size
             assert request.num_planned_tokens <= num_slots

@@ -1,0 +1,1 @@
+"""What happened: counters, and the trace of every step."""
