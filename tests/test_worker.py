@@ -240,7 +240,7 @@ def test_min_tokens_keeps_stop_tokens_away_until_then(runner, judge):
         kept = scores(judge, ids)[-1]
         runner.eos_token_ids = (kept.argmax().item(),)
         if position == 4:
-            kept[[kept.argmax(), second]] = -math.inf
+            kept[[*runner.eos_token_ids, second]] = -math.inf
         result = run(runner, rows=(row("a", position - 1, (LAST_SAMPLED,), 1, at=2),))
         assert result.sampled == ((kept.argmax().item(),),)
         ids += result.sampled[0]
