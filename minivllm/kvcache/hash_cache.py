@@ -45,9 +45,8 @@ class Entry:
     block_id: int
 
     def holds(self, parent: Entry | None, tokens: tuple[int, ...], extra_key: tuple) -> bool:
-        return (
-            self.parent is parent and self.tokens == tokens and self.extra_key == extra_key
-        )  # fmt: skip
+        is_place = self.parent is parent and self.extra_key == extra_key
+        return is_place and self.tokens == tokens
 
 
 class HashCache:

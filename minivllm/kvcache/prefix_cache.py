@@ -61,9 +61,6 @@ class NoCache:
     def __init__(self, block_size: int = 1, record_events: bool = False) -> None:
         pass
 
-    def __init__(self, block_size: int = 1) -> None:
-        pass
-
     def match_prefix(self, tokens: Sequence[int], extra_key: tuple) -> list[int]:
         return []
 

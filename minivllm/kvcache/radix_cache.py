@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import pairwise
 
 
 @dataclass(eq=False, slots=True)
@@ -45,9 +46,7 @@ EVICTION = {
 class RadixCache:
     """The tree, its blocks by id, and a heap of those that could go next."""
 
-    def __init__(
-        self, block_size: int, eviction: str = "lru", record_events: bool = False
-    ) -> None:
+    def __init__(self, block_size: int, eviction: str = "lru", record_events: bool = False) -> None:
         if eviction not in EVICTION:
             raise ValueError(f"eviction {eviction!r} is none of {', '.join(EVICTION)}")
         self.block_size = block_size
@@ -131,3 +130,168 @@ class RadixCache:
         for block_id in above.block_ids:
             self._blocks[block_id].node = above
         return above
+
+    def keep(self, block_id: int) -> bool:
+        self._banned.discard(block_id)
+        block = self._blocks.get(block_id)
+        if block is None:
+            return False
+        block.idle_since = self._tick()
+        self._num_idle += 1
+        self._offer(block_id)
+        return True
+
+    def reuse(self, block_id: int) -> None:
+        block = self._blocks[block_id]
+        assert block.idle_since is not None, f"block {block_id} is read already"
+        block.idle_since = None
+        block.num_uses += 1
+        self._num_idle -= 1
+
+    def num_evictable(self) -> int:
+        return self._num_idle  # whatever follows an idle block is idle
+
+    def evict(self, n: int) -> list[int]:
+        """Forget n idle blocks, one end of the tree after the other, and return them in this
+        order: of the ends, always the one of the lowest rank; never a block with a reader.
+
+        Raises ValueError, and changes nothing, when fewer than n are idle.
+        """
+        if n > self._num_idle:
+            raise ValueError(f"{n} blocks to evict, {self._num_idle} idle")
+        block_ids: list[int] = []
+        while len(block_ids) < n:
+            rank, block_id = heappop(self._queue)
+            block = self._blocks[block_id]
+            block.is_queued = False
+            if self._is_idle_end(block_id) and self._rank(block) == rank:
+                self._remove(block_id)
+                block_ids.append(block_id)
+            else:
+                self._offer(block_id)
+        return block_ids
+
+    def clear(self) -> list[int]:
+        idle = [b for b, block in self._blocks.items() if block.idle_since is not None]
+        self._banned |= self._blocks.keys() - set(idle)
+        self.root = Node(None, 0)
+        self._blocks.clear()
+        self._queue.clear()
+        self._num_idle = 0
+        if self.record_events:
+            self._events.append(("cleared",))
+        return idle
+
+    def take_events(self) -> tuple[tuple, ...]:
+        events, self._events = tuple(self._events), []
+        return events
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _block(self, tokens: Sequence[int], index: int) -> Sequence[int]:
+        return tokens[index * self.block_size : (index + 1) * self.block_size]
+
+    def _child_key(self, tokens: Sequence[int], index: int, extra_key: tuple) -> tuple:
+        """Under what a node is filed whose first block is the index-th of these tokens."""
+        return extra_key, tuple(self._block(tokens, index))
+
+    def _num_equal_blocks(self, node: Node, tokens: list[int]) -> int:
+        """How many blocks of a node's run, whose first one is known to be equal, the tokens
+        have at the node's place."""
+        start = node.first * self.block_size
+        if tokens[start : start + len(node.tokens)] == node.tokens:
+            return len(node.block_ids)
+        num_equal = 1
+        while self._block(tokens, node.first + num_equal) == self._block(node.tokens, num_equal):
+            num_equal += 1
+        return num_equal
+
+    def _append(
+        self, node: Node, tokens: Sequence[int], extra_key: tuple, block_ids: list[int]
+    ) -> None:
+        """Cache new blocks after the last one of a node: in the node itself if it is a leaf,
+        else in a new child. tokens: of the whole prompt."""
+        first = node.first + len(node.block_ids)
+        new = list(tokens[first * self.block_size : (first + len(block_ids)) * self.block_size])
+        assert len(new) == len(block_ids) * self.block_size, "only full blocks are cached"
+        parent_id = node.block_ids[-1] if node.block_ids else None
+        if node is self.root or node.children:
+            child = Node(node, first, extra_key)
+            node.children[self._child_key(new, 0, extra_key)] = child
+            node = child
+        node.tokens += new
+        node.block_ids += block_ids
+        for index, block_id in enumerate(block_ids):
+            assert block_id not in self._blocks, f"block {block_id} is cached already"
+            self._blocks[block_id] = CachedBlock(node, self._tick())
+            if self.record_events:
+                block = tuple(self._block(new, index))
+                self._events.append(("stored", block_id, parent_id, block, extra_key))
+                parent_id = block_id
+
+    def _is_idle_end(self, block_id: int) -> bool:
+        block = self._blocks[block_id]
+        is_end = not block.node.children and block.node.block_ids[-1] == block_id
+        return is_end and block.idle_since is not None
+
+    def _offer(self, block_id: int) -> None:
+        """Queue a block if it could go next and stands in the queue not yet."""
+        block = self._blocks[block_id]
+        if self._is_idle_end(block_id) and not block.is_queued:
+            heappush(self._queue, (self._rank(block), block_id))
+            block.is_queued = True
+
+    def _remove(self, block_id: int) -> None:
+        """Take the last block off a leaf; the block before it may now be an end."""
+        node = self._blocks.pop(block_id).node
+        if len(node.block_ids) == 1:
+            del node.parent.children[self._child_key(node.tokens, 0, node.extra_key)]
+            node = node.parent
+        else:
+            del node.tokens[-self.block_size :]
+            node.block_ids.pop()
+        if node.block_ids:
+            self._offer(node.block_ids[-1])
+        if self.record_events:
+            self._events.append(("removed", block_id))
+
+    def _nodes(self) -> Iterator[Node]:
+        """All nodes but the root."""
+        waiting = list(self.root.children.values())
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += node.children.values()
+
+    def check(self) -> None:
+        """Every block stands in one node, every node where its tokens say, every idle end in the
+        queue, and nothing that is read follows an idle block."""
+        block_ids = [b for node in self._nodes() for b in node.block_ids]
+        assert len(block_ids) == len(self._blocks) and set(block_ids) == self._blocks.keys()
+        assert not self._banned & self._blocks.keys()
+        for node in self._nodes():
+            self._check_node(node)
+        num_idle = sum(block.idle_since is not None for block in self._blocks.values())
+        assert num_idle == self._num_idle
+        queued = [block_id for _, block_id in self._queue]
+        assert len(set(queued)) == len(queued)
+        assert set(queued) == {b for b, block in self._blocks.items() if block.is_queued}
+        for rank, block_id in self._queue:
+            block = self._blocks[block_id]
+            assert block.idle_since is None or rank <= self._rank(block)
+
+    def _check_node(self, node: Node) -> None:
+        parent = node.parent
+        assert node.block_ids and len(node.tokens) == len(node.block_ids) * self.block_size
+        assert node.first == parent.first + len(parent.block_ids)
+        assert parent.children[self._child_key(node.tokens, 0, node.extra_key)] is node
+        assert parent is self.root or parent.extra_key == node.extra_key
+        chain = [self._blocks[b] for b in parent.block_ids[-1:] + node.block_ids]
+        assert all(block.node is node for block in chain[-len(node.block_ids) :])
+        assert chain[-1].is_queued or not self._is_idle_end(node.block_ids[-1])
+        for before, after in pairwise(chain):
+            if before.idle_since is not None:
+                assert after.idle_since is not None, "what follows an idle block is read"
+                assert after.idle_since < before.idle_since, "a parent is older than its child"
