@@ -75,9 +75,9 @@ class KVCacheManager:
         return block_ids
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Start the child's table with the parent's blocks, to the last token but one that the
-        child has: that one it computes itself. Shares the last, partly filled block too, unless
-        the prefix cache was offered it; then the child computes that block's tokens again.
+        """Start the child's table with the parent's blocks that hold all tokens of the child but
+        the last, which it computes itself. The last of these blocks, perhaps partly filled, is
+        shared too, until somebody writes into it.
 
         The parent must have computed these tokens, and they must be the same.
         """
@@ -85,20 +85,16 @@ class KVCacheManager:
         assert parent.num_computed_tokens >= num_tokens and child.num_planned_tokens == 0
         assert parent.token_ids[:num_tokens] == child.token_ids[:num_tokens]
         source = self.tables[parent.request_id]
-        num_full = num_tokens // self.block_size
-        num_shared = -(-num_tokens // self.block_size)
-        if source.num_published > num_full:
-            num_shared, num_tokens = num_full, num_full * self.block_size
         table = self.tables[child.request_id] = BlockTable()
-        table.extend(source.block_ids[:num_shared])
-        table.num_published = min(source.num_published, num_full)
+        table.extend(source.block_ids[: -(-num_tokens // self.block_size)])
+        table.num_published = min(source.num_published, len(table))
         self.pool.share(table.block_ids)
         child.num_computed_tokens = num_tokens
 
     def copy_if_shared(self, request: Request) -> bool:
-        """Make the block that the request writes into next its own: if it has other readers, the
-        request gets a copy, to be made before anything is written, and leaves the original.
-        False, and nothing is changed, when there is no block for the copy."""
+        """Make the block that the request writes into next its own: if it has other readers, or
+        the prefix cache knows it, the request gets a copy, to be made before anything is written,
+        and leaves the original. False, and nothing is changed, when there is no block for the copy."""
         if not self._writes_into_shared(request):
             return True
         if self.num_free_blocks == 0:
@@ -107,6 +103,7 @@ class KVCacheManager:
         shared = table.block_ids[index]
         (own,) = self._take_blocks(1)
         table.replace(index, own)
+        table.num_published = min(table.num_published, index)
         self.moves.copies.append((shared, own))
         self.pool.release([shared])
         return True
@@ -207,7 +204,9 @@ class KVCacheManager:
 
     def _writes_into_shared(self, request: Request) -> bool:
         table, index = self._next_block(request)
-        return index < len(table) and self.pool.ref_cnt[table.block_ids[index]] > 1
+        if index >= len(table):
+            return False
+        return index < table.num_published or self.pool.ref_cnt[table.block_ids[index]] > 1
 
     def check(self) -> None:
         """Every reader that the pool counts is a table, and the other way round."""
