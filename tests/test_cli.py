@@ -284,6 +284,7 @@ def test_an_old_python_and_a_full_disk_are_missing_things():
 # -- processes, signals, terminals; the real model
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_written_and_exits_130(smollm2):
     process = subprocess.Popen(
         [*MINIVLLM, "generate", "-m", smollm2, "--max-tokens", "2000", "Once upon a time"],
@@ -298,6 +299,7 @@ def test_ctrl_c_keeps_what_was_written_and_exits_130(smollm2):
     assert err.splitlines()[-1] == b"minivllm: interrupted" and b"Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes_ends_the_program_quietly(smollm2):
     process = subprocess.Popen(
         [*MINIVLLM, "generate", "-m", smollm2, "--max-tokens", "2000", "Once upon a time"],
@@ -331,6 +333,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
 
+@pytest.mark.slow
 def test_a_chat_at_a_terminal(smollm2):
     terminal = Terminal([*MINIVLLM, "chat", "-m", smollm2])
     try:
