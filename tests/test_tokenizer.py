@@ -423,6 +423,17 @@ def test_a_folder_ends_a_text_where_its_tokenizer_and_its_model_do(folder):
     assert ours.eos_token_ids == (eos, 5)
 
 
+def test_a_token_that_a_folder_names_as_its_end_is_special(folder):
+    from transformers import AutoTokenizer
+
+    config = {"eos_token": "z", "tokenizer_class": "PreTrainedTokenizerFast"}
+    path = folder(tokenizer_config=config)
+    ours, judge = load_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    token_ids = ours.encode("xyz")
+    assert ours.eos_token_ids == (token_ids[-1],)
+    assert ours.decode(token_ids) == judge.decode(token_ids, skip_special_tokens=True) == "xy"
+
+
 def test_a_folder_names_its_chat_template_in_one_of_three_ways(folder):
     named = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
     for template, expected in (("T", "T"), (named, "D"), (None, None), (named[:1], None)):

@@ -66,12 +66,12 @@ class Detokenizer:
             if self.stop_reason is not None:
                 break
             self.num_tokens += 1
-            old, new = self._held, self._decode(self._visible_bytes(token_id))
-            end = self._stop(old + new, len(old))
+            text = self._held + self._decode(self._visible_bytes(token_id))
+            end = self._stop(text, len(self._held))
             if end is None:
-                end = len(old + new) - _num_undecided(old + new, self._params.stop)
-                self._held = (old + new)[end:]
-            shown += (old + new)[:end]
+                end = len(text) - _num_undecided(text, self._params.stop)
+                self._held = text[end:]
+            shown += text[:end]
         self._shown.append(shown)
         return shown
 
@@ -80,15 +80,15 @@ class Detokenizer:
         complete by now becomes one U+FFFD. (That too can complete a stop string.)"""
         if self.stop_reason is not None:
             return ""
-        old, new = self._held, self._utf8.decode(b"", final=True)
-        shown = (old + new)[: self._stop(old + new, len(old))]
+        text = self._held + self._utf8.decode(b"", final=True)
+        shown = text[: self._stop(text, len(self._held))]
         self._held = ""
         self._shown.append(shown)
         return shown
 
     def check(self) -> None:
         """Nothing is held but the beginning of a stop string, and nothing at all after one."""
-        assert not self._held or any(_begins(stop, self._held) for stop in self._params.stop)
+        assert _num_undecided(self._held, self._params.stop) == len(self._held)
         assert self.stop_reason is None or not self._held
 
     def _stop(self, text: str, start: int) -> int | None:
@@ -147,12 +147,10 @@ def stop_at(text: str, start: int, stops: Sequence[str]) -> tuple[int, str] | No
 
 def _num_undecided(text: str, stops: Sequence[str]) -> int:
     """Length of the longest end of text that is the beginning of a stop string."""
-    longest = max((len(stop) for stop in stops), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(_begins(stop, text[-length:]) for stop in stops):
-            return length
-    return 0
-
-
-def _begins(stop: str, text: str) -> bool:
-    return len(text) < len(stop) and stop.startswith(text)
+    longest = 0
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), longest, -1):
+            if text.endswith(stop[:length]):
+                longest = length
+                break
+    return longest

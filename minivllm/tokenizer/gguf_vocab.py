@@ -114,7 +114,7 @@ class GGUFVocab:
 
     def _need(self, name: str):
         value = self._get(name, None)
-        if value is None:
+        if value is None or value == []:
             raise ValueError(f"the file has no tokenizer.ggml.{name}: it lacks its tokenizer")
         return value
 

@@ -133,10 +133,8 @@ def _from_gguf(path: str) -> Tokenizer:
     return Tokenizer(
         vocab.library(),
         [
-            _bytes_of(token, vocab.is_byte_level, is_added, is_special)
-            for token, is_added, is_special in zip(
-                vocab.tokens, vocab.is_added, vocab.is_special, strict=True
-            )
+            _bytes_of(token, vocab.is_byte_level, is_added)
+            for token, is_added in zip(vocab.tokens, vocab.is_added, strict=True)
         ],
         [token_id for token_id, special in enumerate(vocab.is_special) if special],
         bos_token_id=vocab.bos_token_id,
@@ -168,9 +166,7 @@ def _from_folder(path: str) -> Tokenizer:
     vocab = library.get_vocab(with_added_tokens=True)
     id_to_bytes = [b""] * (max(vocab.values()) + 1)
     for token, token_id in vocab.items():
-        id_to_bytes[token_id] = _bytes_of(
-            token, is_byte_level, token_id in added, added.get(token_id, False)
-        )
+        id_to_bytes[token_id] = _bytes_of(token, is_byte_level, token_id in added)
     return Tokenizer(
         library,
         id_to_bytes,
@@ -256,11 +252,12 @@ def _chat_template(path: str, config: dict) -> str | None:
     return template
 
 
-def _bytes_of(token: str, is_byte_level: bool, is_added: bool, is_special: bool) -> bytes:
-    """The bytes that a token of the vocabulary stands for. Added tokens stand for themselves."""
+def _bytes_of(token: str, is_byte_level: bool, is_added: bool) -> bytes:
+    """The bytes that a token of the vocabulary stands for. Where bytes are spelled by letters, an
+    added token is not spelled: it is its own text."""
     if is_byte_level and not is_added and set(token) <= BYTE_OF.keys():
         return bytes(BYTE_OF[character] for character in token)
-    if is_byte_level or is_special:
+    if is_byte_level:
         return token.encode("utf-8")
     if SPM_BYTE.fullmatch(token):
         return bytes([int(token[3:5], 16)])
