@@ -9,7 +9,7 @@ DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 # What is accepted today. The rest of the public face (LLM's docstring) is refused by name.
-PREFIX_CACHES = ("none",)
+PREFIX_CACHES = ("hash", "radix", "none")
 POLICIES = ("fcfs", "static", "priority", "fair", "lpm", "dfs")
 PREEMPTIONS = ("recompute", "swap", "reserve")
 BACKENDS = ("auto", "reference")
@@ -36,7 +36,7 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: no limit
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
-    prefix_cache: str = "none"
+    prefix_cache: str = "hash"
     policy: str = "fcfs"
     preemption: str = "recompute"
     backend: str = "auto"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_executor import assert_all_free, make_core, solo
 
-from minivllm.engine.core import PREFIX_CACHES
 from minivllm.engine.replay import replay
+from minivllm.kvcache.caches import CACHES
 from minivllm.kvcache.host_blocks import HostBlocks
 from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.metrics.trace import Trace, read_trace
@@ -335,7 +335,7 @@ def test_static_batches_wait_for_the_slowest():
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs"])
-@pytest.mark.parametrize("cache", [c for c in PREFIX_CACHES if c != "none"])
+@pytest.mark.parametrize("cache", [c for c in CACHES if c != "none"])
 def test_what_is_cached_is_used_before_it_is_forgotten(policy, cache):
     """Three documents, asked about in scrambled order, with memory for about one of them."""
     documents = {d: [d] * 12 for d in (1, 2, 3)}
@@ -357,7 +357,7 @@ def test_what_is_cached_is_used_before_it_is_forgotten(policy, cache):
 @pytest.mark.parametrize("policy", ["lpm", "dfs"])
 def test_no_match_makes_anybody_wait_for_ever(policy):
     now = [0.0]
-    caches = [c for c in PREFIX_CACHES if c != "none"]
+    caches = [c for c in CACHES if c != "none"]
     core = make_core(
         max_num_seqs=1, policy=policy, prefix_cache=caches[0] if caches else "none",
         clock=lambda: now[0],
@@ -415,7 +415,7 @@ def test_what_is_no_trace_is_refused_by_line(lines, message):
 
 
 FEATURES = {
-    "prefix_cache": list(PREFIX_CACHES),
+    "prefix_cache": list(CACHES),
     "preemption": ["recompute", "swap", "reserve"],
     "policy": list(POLICIES),
     "n": [1, 4],

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 
-from minivllm.engine.core import PREFIX_CACHES, EngineCore
+from minivllm.engine.core import EngineCore
 from minivllm.executor.base import Executor
 from minivllm.kvcache.block_table import slot_mapping
+from minivllm.kvcache.caches import CACHES
 from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.kvcache.spec import KVCacheSpec
 from minivllm.outputs import LAST_SAMPLED, ModelRunnerOutput, PromptLogprobs
@@ -163,7 +164,7 @@ def make_core(
     scheduling=(),  # further options of Scheduler
     **toy,
 ):
-    cache = PREFIX_CACHES[prefix_cache](block_size)
+    cache = CACHES[prefix_cache](block_size)
     kv = KVCacheManager(num_blocks, block_size, cache, num_host_blocks)
     scheduler = Scheduler(
         kv,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from ..checkpoint.model_config import ModelConfig
 from ..config import EngineConfig
 from ..executor.base import Executor
+from ..kvcache.caches import CACHES
 from ..kvcache.kv_cache_manager import KVCacheManager
-from ..kvcache.prefix_cache import NoCache
 from ..kvcache.spec import KVCacheSpec
 from ..metrics.trace import Trace
 from ..outputs import EngineCoreOutput, EngineCoreRequest
@@ -20,8 +20,6 @@ from ..scheduler.policy import POLICIES
 from ..scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
-
-PREFIX_CACHES = {"none": NoCache}
 
 
 class EngineCore:
@@ -105,7 +103,7 @@ def make_scheduler(
     trace: Trace | None = None,
 ) -> Scheduler:
     """A scheduler and its memory, as the config says."""
-    cache = PREFIX_CACHES[config.prefix_cache](config.block_size)
+    cache = CACHES[config.prefix_cache](config.block_size)
     kv = KVCacheManager(num_blocks, config.block_size, cache, config.num_host_blocks)
     return Scheduler(
         kv,
