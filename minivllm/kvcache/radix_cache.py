@@ -100,7 +100,7 @@ class RadixCache:
         while num_placed < len(canonical):
             index = num_placed - node.first
             if index < len(node.block_ids):
-                if self._block(tokens, num_placed) == tuple(self._block(node.tokens, index)):
+                if self._block(tokens, num_placed) == self._block(node.tokens, index):
                     canonical[num_placed] = node.block_ids[index]
                     num_placed += 1
                 else:
@@ -118,6 +118,7 @@ class RadixCache:
         Returns the new node. 0 < num_blocks < len(node.block_ids). The old one keeps the rest of
         its blocks, its children, and its place in all other books.
         """
+        assert 0 < num_blocks < len(node.block_ids)
         cut = num_blocks * self.block_size
         above = Node(node.parent, node.first, node.extra_key, node.tokens[:cut])
         above.block_ids = node.block_ids[:num_blocks]
@@ -190,12 +191,12 @@ class RadixCache:
         self._clock += 1
         return self._clock
 
-    def _block(self, tokens: Sequence[int], index: int) -> Sequence[int]:
-        return tokens[index * self.block_size : (index + 1) * self.block_size]
+    def _block(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
+        return tuple(tokens[index * self.block_size : (index + 1) * self.block_size])
 
     def _child_key(self, tokens: Sequence[int], index: int, extra_key: tuple) -> tuple:
         """Under what a node is filed whose first block is the index-th of these tokens."""
-        return extra_key, tuple(self._block(tokens, index))
+        return extra_key, self._block(tokens, index)
 
     def _num_equal_blocks(self, node: Node, tokens: list[int]) -> int:
         """How many blocks of a node's run, whose first one is known to be equal, the tokens
@@ -227,7 +228,7 @@ class RadixCache:
             assert block_id not in self._blocks, f"block {block_id} is cached already"
             self._blocks[block_id] = CachedBlock(node, self._tick())
             if self.record_events:
-                block = tuple(self._block(new, index))
+                block = self._block(new, index)
                 self._events.append(("stored", block_id, parent_id, block, extra_key))
                 parent_id = block_id
 
@@ -246,6 +247,7 @@ class RadixCache:
     def _remove(self, block_id: int) -> None:
         """Take the last block off a leaf; the block before it may now be an end."""
         node = self._blocks.pop(block_id).node
+        self._num_idle -= 1
         if len(node.block_ids) == 1:
             del node.parent.children[self._child_key(node.tokens, 0, node.extra_key)]
             node = node.parent
