@@ -26,20 +26,32 @@ def load_model(path: str, dtype: torch.dtype) -> tuple[Transformer, ModelConfig]
 
 
 def kv_tensors(
-    config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int
+    config: ModelConfig,
+    dtype: torch.dtype,
+    num_blocks: int,
+    block_size: int,
+    num_host_blocks: int = 0,
 ) -> KVTensors:
     """KV memory full of NaN, the null block too."""
     spec = KVCacheSpec(
         block_size, config.num_layers, config.num_kv_heads, config.head_dim, dtype.itemsize
     )
-    return KVTensors(spec, num_blocks, OPS, dtype=dtype, device="cpu", debug=True)
+    return KVTensors(
+        spec, num_blocks, OPS,
+        dtype=dtype, device="cpu", num_host_blocks=num_host_blocks, debug=True,
+    )  # fmt: skip
 
 
 def make_runner(
-    path: str, dtype: torch.dtype, *, num_blocks: int, block_size: int = 4
+    path: str,
+    dtype: torch.dtype,
+    *,
+    num_blocks: int,
+    block_size: int = 4,
+    num_host_blocks: int = 0,
 ) -> ModelRunner:
     model, config = load_model(path, dtype)
-    kv = kv_tensors(config, dtype, num_blocks, block_size)
+    kv = kv_tensors(config, dtype, num_blocks, block_size, num_host_blocks)
     return ModelRunner(model, OPS, kv, block_size, config.eos_token_ids)
 
 

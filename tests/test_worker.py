@@ -34,7 +34,7 @@ def judge(folder):
 
 @pytest.fixture
 def runner(folder):
-    return make_runner(folder, torch.float64, num_blocks=20)
+    return make_runner(folder, torch.float64, num_blocks=20, num_host_blocks=6)
 
 
 @torch.no_grad()
@@ -167,11 +167,59 @@ def test_freed_blocks_are_poisoned_before_anything_is_written(runner, judge):
     torch.testing.assert_close(memory[:, others], before[:, others], equal_nan=True, rtol=0, atol=0)
 
 
-def test_a_copy_into_a_block_that_was_just_freed_outlives_the_poison(runner):
-    run(runner, new_requests=(new("a", OTHER),), rows=(row("a", 0, OTHER, 1, (5,)),))
-    run(runner, copies=((5, 6),), freed_blocks=(6,))
+def test_g17_a_swapped_block_comes_back_bit_for_bit_and_the_answer_goes_on(runner, judge):
+    """Its blocks are poisoned while it is away, and it comes back to others."""
+    want = greedy(judge, PROMPT, 5)
+    run(runner, new_requests=(new("a", PROMPT),), rows=(row("a", 0, PROMPT, 1, (1, 2, 3, 4)),))
+    assert decode(runner, "a", 10, 1, at=4) == want[1:2]
+    before = runner.kv.memory.clone()
+    run(runner, preempted_ids=("a",), swap_out=((3, 0), (1, 4), (2, 5)), freed_blocks=(3, 2, 1, 4))
+    assert (runner.kv.memory[:, [1, 2, 3, 4]] == 1e30).all()
+    result = run(
+        runner,
+        new_requests=(new("a", (*PROMPT, *want[:2]), num_prompt=len(PROMPT)),),
+        swap_in=((4, 9), (5, 7), (0, 8)),
+        rows=(row("a", 11, want[1:2], 1, (9, 7, 8, 1)),),
+    )
     kv = runner.kv.memory
-    torch.testing.assert_close(kv[:, 6], kv[:, 5], equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(kv[:, [9, 7]], before[:, [1, 2]], equal_nan=True, rtol=0, atol=0)
+    assert torch.equal(kv[:, 8, :, :, :3], before[:, 3, :, :, :3])  # positions 8 to 10
+    assert result.sampled[0] + decode(runner, "a", 12, 2, at=4) == want[2:]
+
+
+def marked(runner) -> None:
+    """Every block and host block holds its own number; host blocks from 100 on."""
+    for block_id in range(20):
+        runner.kv.memory[:, block_id] = block_id
+    for host_id in range(6):
+        runner.kv.host[host_id] = 100 + host_id
+
+
+def marks(runner, *block_ids: int) -> list[float]:
+    for block_id in block_ids:
+        assert (runner.kv.memory[:, block_id] == runner.kv.memory[0, block_id].flatten()[0]).all()
+    return [runner.kv.memory[0, block_id].flatten()[0].item() for block_id in block_ids]
+
+
+def test_moves_are_made_out_in_copy_poison(runner):
+    """Block 5 is swapped out, filled from the host, copied on, and given up, in one plan."""
+    marked(runner)
+    run(
+        runner,
+        freed_blocks=(5, 1),
+        copies=((5, 6),),
+        swap_in=((2, 5), (3, 7)),
+        swap_out=((5, 0), (7, 3)),
+    )
+    assert runner.kv.host[0].unique().tolist() == [5]
+    assert marks(runner, 6, 7) == [102, 7]  # host block 3 was written before it was read
+    assert marks(runner, 5, 1) == [1e30, 1e30]
+
+
+def test_copies_are_made_one_after_the_other(runner):
+    marked(runner)
+    run(runner, copies=((1, 2), (2, 3), (4, 1), (3, 5), (6, 6)))
+    assert marks(runner, 1, 2, 3, 4, 5, 6) == [4, 1, 1, 4, 1, 6]
 
 
 def test_unwritten_memory_is_nan_in_debug_and_the_null_block_stays_so(runner):
@@ -198,7 +246,7 @@ def test_plans_that_break_the_contract_are_caught(runner):
         {"rows": (row("a", 3, (LAST_SAMPLED,), 1, at=1),)},  # nothing was sampled
         {"rows": (row("a", 4, (9,), 1, at=1),)},  # a token is left out
         {"rows": (row("a", 3, (9,), 1, (6,), at=2),)},  # so is a block
-        {"swap_in": ((1, 2),)},
+        {"connector": ("load",)},
     ):
         with pytest.raises(AssertionError):
             runner.execute(SchedulerOutput(2, **bad))
@@ -358,7 +406,8 @@ def test_an_executor_serves_a_folder_of_its_own_accord(tmp_path):
     (spec,) = executor.kv_cache_specs()
     assert spec.bytes_per_token == 2 * 2 * 1 * 6 * 4  # K and V, layers, KV heads, size, bytes
     assert executor.available_memory() == 12_345
-    executor.initialize(8)
+    executor.initialize(8, 3)
+    assert executor.worker.runner.kv.host.shape[:2] == (3, 2)
     plan = SchedulerOutput(
         7, new_requests=(new("a", OTHER),), rows=(row("a", 0, OTHER, 1, (1, 2)),)
     )

@@ -1,5 +1,5 @@
-"""One step of the model, in the order that `outputs` states: copies, poison, KV writes and
-attention, sampling. Runs what the plan says and decides nothing."""
+"""One step of the model, in the order that `outputs` states: moves of blocks, poison, KV writes
+and attention, sampling. Runs what the plan says and decides nothing."""
 
 from __future__ import annotations
 
@@ -53,17 +53,22 @@ class ModelRunner:
     def execute(self, plan: SchedulerOutput) -> None:
         """Run the step up to the scores. One `sample` must follow before the next."""
         assert self._started is None, "the step before was not sampled"
-        assert not (plan.swap_out or plan.swap_in or plan.load_adapters or plan.connector)
+        assert not (plan.load_adapters or plan.connector)
         self.batch.update(plan)
-        self.kv.copy(plan.copies)
-        copied_to = {target for _, target in plan.copies}
-        self.kv.poison([b for b in plan.freed_blocks if b not in copied_to])
+        self._move_blocks(plan)
         states = self.batch.states(plan.rows)
         hidden = logits = None
         if plan.rows:
             hidden = self._forward(plan, states)
             logits = self._sampled_logits(plan, hidden)
         self._started = StartedStep(plan, states, hidden, logits)
+
+    def _move_blocks(self, plan: SchedulerOutput) -> None:
+        """Whole blocks, in the order that the messages promise."""
+        self.kv.swap_out(plan.swap_out)
+        self.kv.swap_in(plan.swap_in)
+        self.kv.copy(plan.copies)
+        self.kv.poison(plan.freed_blocks)
 
     def _forward(self, plan: SchedulerOutput, states: list[RequestState]) -> Tensor:
         """The model over all tokens of the plan: [tokens, hidden]."""

@@ -56,11 +56,16 @@ class Worker:
         return min(free_memory() // 4, MAX_CPU_KV_BYTES)
 
     def initialize(self, num_blocks: int, num_host_blocks: int = 0) -> None:
-        """Make the KV memory: num_blocks blocks, the null block among them."""
-        assert num_host_blocks == 0, "there is no swapping"
-        debug = self.config.debug or os.environ.get("MINIVLLM_DEBUG") == "1"
+        """Make the KV memory: num_blocks blocks, the null block among them, and blocks in host
+        memory to swap to."""
         kv = KVTensors(
-            self.spec, num_blocks, self.ops, dtype=self.dtype, device=self.device, debug=debug
+            self.spec,
+            num_blocks,
+            self.ops,
+            dtype=self.dtype,
+            device=self.device,
+            num_host_blocks=num_host_blocks,
+            debug=self.config.debug,
         )
         self.runner = ModelRunner(
             self.model, self.ops, kv, self.spec.block_size, self.model_config.eos_token_ids
