@@ -1,1 +1,74 @@
-"""minivllm"""
+"""minivllm: a complete LLM serving engine, small enough to read.
+
+Two halves and one door. The control plane decides, in nothing but Python's standard library; the
+data plane computes, in torch; only frozen messages (`outputs.py`) pass the door between them.
+
+ text                                                                              text
+  |                                                                                 ^
+ entrypoints -> tokenizer -> engine -> scheduler -> kvcache                  tokenizer/detokenizer
+                               |        (the plan: SchedulerOutput)                 ^
+                               v                                             engine/output_processor
+                           executor   <- the door                                   ^
+                               |                                                    |
+                             worker -> models -> layers -> kernels -> sample -> ModelRunnerOutput
+
+One step is four lines: `EngineCore.step` in engine/core.py. Where to look:
+
+  why a request waits             scheduler/scheduler.py   Scheduler._plan_waiting, ._admit
+  who is stopped, and when        scheduler/scheduler.py   Scheduler._make_room, ._preempt
+  where a request's KV lives      kvcache/block_table.py   BlockTable, slot_mapping
+  how a block is freed            kvcache/block_pool.py    BlockPool.release
+  what a prefix hit is            kvcache/prefix_cache.py  PrefixCache
+  what a model computes           models/transformer.py    Transformer.forward
+  where a row of scores becomes   sample/sampler.py        sample, keep_mask, draw
+  a token
+  where ids become text           tokenizer/detokenizer.py Detokenizer.push
+
+The floor plan. A room imports only what stands above it, itself, or what tests/test_floor_plan.py
+lists; that test fails when torch can be reached from the control plane.
+
+minivllm/
+  config.py sampling_params.py request.py outputs.py philox.py
+  checkpoint/     registry.py download.py file_lock.py mapped_file.py gguf.py safetensors.py
+                  model_config.py
+  tokenizer/      tokenizer.py gguf_vocab.py chat_template.py detokenizer.py
+  kvcache/        spec.py block_pool.py block_table.py kv_cache_manager.py host_blocks.py moves.py
+                  prefix_cache.py hash_cache.py radix_cache.py caches.py
+  metrics/        stats.py trace.py
+  kernels/        reference.py
+  executor/       base.py uniproc.py sim.py
+  scheduler/      scheduler.py plan.py policy.py preemption.py forks.py stopping.py report.py
+  quantization/   gguf_blocks.py
+  layers/         attention.py linear.py norm.py rotary.py activation.py embedding.py
+  sample/         sampler.py philox.py
+  models/         transformer.py loader.py
+  worker/         worker.py model_runner.py input_batch.py kv_tensors.py
+  engine/         core.py llm_engine.py input_processor.py output_processor.py replay.py
+  entrypoints/    llm.py
+  bench/          peers.py peer_engines.py peer_workload.py hardware.py model_shapes.py
+                  roofline.py workload.py arrivals.py simulate.py report.py
+  commands/       options.py running.py generate.py chat.py pull.py doctor.py checks.py speed.py
+  __main__.py
+
+Importing this package loads neither torch nor numpy; `LLM` and `SamplingParams` are loaded when
+they are first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .entrypoints.llm import LLM
+    from .sampling_params import SamplingParams
+
+__all__ = ["LLM", "SamplingParams"]
+
+_WHERE = {"LLM": "entrypoints.llm", "SamplingParams": "sampling_params"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
