@@ -243,7 +243,7 @@ def test_a_count_that_lies_is_refused_before_memory_is_taken(tmp_path, place, nu
         keys = []
     path = raw_file(tmp_path / "a.gguf", keys, tensors, bytes(32), counts)
     tracemalloc.start()
-    with pytest.raises(ValueError, match=r"a\.gguf: "):
+    with pytest.raises(ValueError, match="do not fit" if counts else r"a\.gguf: "):
         GGUFFile(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

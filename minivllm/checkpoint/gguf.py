@@ -112,7 +112,6 @@ class _Reader:
 
     def strings(self, count: int, what: str) -> list[str]:
         """One loop without a call per string: a vocabulary has a hundred thousand of them."""
-        self.need(8 * count, what)
         data, position, length_at = self.data, self.position, struct.Struct("<Q").unpack_from
         last_start = len(data) - 8
         texts = []
@@ -186,7 +185,6 @@ def _read_value(reader: _Reader, type_id: int, nesting: int = 0) -> Any:
         return list(reader.numbers(_NUMBERS[item_type], count, f"an array of {count}"))
     if item_type == _STRING:
         return reader.strings(count, f"an array of {count} strings")
-    reader.need(12 * count, f"an array of {count} arrays")
     return [_read_value(reader, item_type, nesting + 1) for _ in range(count)]
 
 
