@@ -36,6 +36,7 @@ minivllm/
                   prefix_cache.py hash_cache.py radix_cache.py caches.py
   metrics/        stats.py trace.py
   kernels/        reference.py
+    cpu/          packed.py
   executor/       base.py uniproc.py sim.py
   scheduler/      scheduler.py plan.py policy.py preemption.py forks.py stopping.py report.py
   quantization/   gguf_blocks.py

@@ -12,7 +12,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PREFIX_CACHES = ("hash", "radix", "none")
 POLICIES = ("fcfs", "static", "priority", "fair", "lpm", "dfs")
 PREEMPTIONS = ("recompute", "swap", "reserve")
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)

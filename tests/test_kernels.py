@@ -9,8 +9,9 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import random_llama
 
-from minivllm import kernels
+from minivllm import LLM, SamplingParams, kernels
 from minivllm.kernels import AttentionMetadata, Ops
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -240,5 +241,43 @@ def test_a_backend_that_does_not_exist_is_refused_by_name(name):
 
 def test_auto_says_what_it_chose(caplog):
     with caplog.at_level("INFO"):
-        assert kernels.load("auto") == kernels.load("reference")
+        assert kernels.load("auto", "cuda") == kernels.load("reference")
+        assert kernels.load("auto") == kernels.load("cpu")
     assert "reference" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_tokens, num_in, num_out", [(1, 7, 5), (3, 24, 331), (33, 40, 1)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_are_those_of_float64(ops, dtype, num_tokens, num_in, num_out, has_bias):
+    """Within the rounding of the inputs' products, summed, and of the result."""
+    generator = torch.Generator().manual_seed(num_in)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        for shape in ((num_tokens, num_in), (num_out, num_in), (num_out,))
+    )
+    packed = ops.pack_linear(weight)
+    got = ops.linear(x, packed, bias if has_bias else None).double()
+    want = x.double() @ weight.double().T + (bias.double() if has_bias else 0)
+    scale = (x.double().abs() @ weight.double().abs().T + bias.double().abs()).max()
+    assert got.shape == want.shape
+    assert (got - want).abs().max() <= 2 * torch.finfo(dtype).eps * scale
+
+
+def test_a_packed_model_scores_as_the_reference_does(tmp_path):
+    for tied in (False, True):
+        folder = random_llama(tmp_path, tie_word_embeddings=tied, attention_bias=tied)
+        plain, packed = (
+            LLM(folder, backend=backend, dtype="float32").generate(
+                [[5, 17, 330, 2, 9]], SamplingParams(max_tokens=0, prompt_logprobs=331)
+            )[0]
+            for backend in ("reference", "cpu")
+        )
+        for a, b in zip(plain.prompt_logprobs[1:], packed.prompt_logprobs[1:], strict=True):
+            for token_id in range(331):
+                assert a[token_id].logprob == pytest.approx(b[token_id].logprob, abs=2e-5)
+
+
+def test_a_backend_that_cannot_work_here_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="the device is 'cuda'"):
+        kernels.load("cpu", "cuda")

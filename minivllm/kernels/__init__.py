@@ -14,7 +14,7 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = ("reference",)
+BACKENDS = ("reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Ops:
 
     kv_cache_shape: Callable[..., tuple[int, ...]]
     prepare: Callable[..., AttentionMetadata]
+    pack_linear: Callable[..., Tensor]
+    linear: Callable[..., Tensor]
     attention: Callable[..., Tensor]
     kv_write: Callable[..., None]
     rms_norm: Callable[..., Tensor]
@@ -46,14 +48,23 @@ class Ops:
     silu_and_mul: Callable[..., Tensor]
 
 
-def load(backend: str = "auto") -> Ops:
-    """The operations of a backend: "reference" (plain torch, on any device) or "auto", which
-    says in the log what it chose. Raises ValueError for any other name."""
-    if backend == "auto":
-        backend = "reference"
-        logger.info("backend: %s", backend)
-    if backend not in BACKENDS:
+def load(backend: str = "auto", device: str = "cpu") -> Ops:
+    """The operations of a backend: "reference" (plain torch, on any device), "cpu" (packed
+    products), or "auto", which says in the log what it chose for the kind of device. Raises
+    ValueError for a name that there is not, or that cannot work here."""
+    if backend not in ("auto", *BACKENDS):
         raise ValueError(f"backend={backend!r} is not one of 'auto', {', '.join(BACKENDS)}")
     from . import reference
+    from .cpu import packed
 
-    return Ops(**{name: getattr(reference, name) for name in Ops.__dataclass_fields__})
+    ops = {name: getattr(reference, name) for name in Ops.__dataclass_fields__}
+    if backend == "auto":
+        backend = "cpu" if device == "cpu" and packed.why_not() is None else "reference"
+        logger.info("backend: %s", backend)
+    if backend == "cpu":
+        reason = packed.why_not() if device == "cpu" else f"the device is {device!r}"
+        if reason is not None:
+            raise ValueError(f"backend='cpu' cannot work here: {reason}")
+        ops |= {"pack_linear": packed.pack_linear, "linear": packed.linear}
+        logger.info("backend cpu: products; all else is the reference's")
+    return Ops(**ops)

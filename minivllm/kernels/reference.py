@@ -94,6 +94,20 @@ def _batch(rows: list[int], metadata: AttentionMetadata, shape: tuple[int, ...])
     )
 
 
+def pack_linear(weight: Tensor) -> Tensor:  # [out, in]
+    """The weight as `linear` wants it, made once when it has been loaded. Here: as it is."""
+    return weight
+
+
+def linear(
+    x: Tensor,  # [tokens, in]
+    weight: Tensor,  # as pack_linear returned it
+    bias: Tensor | None = None,  # [out]
+) -> Tensor:  # [tokens, out]
+    """x W^T + b."""
+    return F.linear(x, weight, bias)
+
+
 def kv_write(
     k: Tensor,  # [tokens, kv_heads, head_dim]
     v: Tensor,  # [tokens, kv_heads, head_dim]

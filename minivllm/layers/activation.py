@@ -24,8 +24,8 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         make = {"bias": bias, "dtype": dtype, "device": device}
-        self.gate_up_proj = Linear(hidden_size, 2 * intermediate_size, **make)
-        self.down_proj = Linear(intermediate_size, hidden_size, **make)
+        self.gate_up_proj = Linear(hidden_size, 2 * intermediate_size, ops, **make)
+        self.down_proj = Linear(intermediate_size, hidden_size, ops, **make)
         self.ops = ops
 
     def forward(self, x: Tensor) -> Tensor:  # [tokens, hidden]

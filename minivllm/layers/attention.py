@@ -32,8 +32,8 @@ class Attention(nn.Module):
         self.head_dim = head_dim
         self.ops = ops
         make = {"bias": bias, "dtype": dtype, "device": device}
-        self.qkv_proj = Linear(hidden_size, (num_heads + 2 * num_kv_heads) * head_dim, **make)
-        self.o_proj = Linear(num_heads * head_dim, hidden_size, **make)
+        self.qkv_proj = Linear(hidden_size, (num_heads + 2 * num_kv_heads) * head_dim, ops, **make)
+        self.o_proj = Linear(num_heads * head_dim, hidden_size, ops, **make)
 
     def forward(
         self,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..kernels import Ops
 
 
 def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device | str) -> nn.Parameter:
@@ -19,14 +20,23 @@ class Linear(nn.Module):
         self,
         num_in: int,
         num_out: int,
+        ops: Ops,
         *,
         bias: bool = False,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
         super().__init__()
+        self.ops = ops
         self.weight = empty_parameter(num_out, num_in, dtype=dtype, device=device)
         self.bias = empty_parameter(num_out, dtype=dtype, device=device) if bias else None
+        self.packed: Tensor | None = None
+
+    def pack(self) -> None:
+        """The weight is loaded: lay it out as the backend wants it, and keep that alone."""
+        self.packed = self.ops.pack_linear(self.weight)
+        self.weight = None
 
     def forward(self, x: Tensor) -> Tensor:  # [tokens, in] -> [tokens, out]
-        return F.linear(x, self.weight, self.bias)
+        weight = self.weight if self.packed is None else self.packed
+        return self.ops.linear(x, weight, self.bias)

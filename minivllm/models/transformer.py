@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checkpoint.model_config import ModelConfig
@@ -106,10 +105,20 @@ class Transformer(nn.Module):
         super().__init__()
         make = {"dtype": dtype, "device": device}
         self.model = Decoder(config, ops, **make)
+        self.ops = ops
         if config.tie_word_embeddings:
             self.lm_head = None
         else:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, **make)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, ops, **make)
+        self.tied_head: Tensor | None = None
+
+    def pack(self) -> None:
+        """The weights are loaded: lay every product's out as the backend wants it."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+        if self.lm_head is None:
+            self.tied_head = self.ops.pack_linear(self.model.embed_tokens.weight)
 
     def forward(
         self,
@@ -122,6 +131,7 @@ class Transformer(nn.Module):
 
     def compute_logits(self, hidden: Tensor) -> Tensor:  # [n, hidden] -> [n, vocab]
         """The scores of every token id; hidden: only the tokens that need them."""
-        if self.lm_head is None:
-            return F.linear(hidden, self.model.embed_tokens.weight)
-        return self.lm_head(hidden)
+        if self.lm_head is not None:
+            return self.lm_head(hidden)
+        weight = self.model.embed_tokens.weight if self.tied_head is None else self.tied_head
+        return self.ops.linear(hidden, weight)

@@ -31,10 +31,11 @@ class Worker:
         self.model_config = model_config
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, self.device, model_config.dtype)
-        self.ops = kernels.load(config.backend)
+        self.ops = kernels.load(config.backend, self.device.type)
         logger.info("running on %s in %s", self.device, str(self.dtype).removeprefix("torch."))
         self.model = Transformer(model_config, self.ops, dtype=self.dtype, device=self.device)
         load_weights(self.model, model_config, self.dtype, self.device)
+        self.model.pack()
         self.spec = KVCacheSpec(
             block_size=config.block_size,
             num_layers=model_config.num_layers,
