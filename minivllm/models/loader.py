@@ -61,25 +61,31 @@ def load_weights(
     for name, parameter in model.named_parameters():
         assert (parameter.dtype, parameter.device) == (like.dtype, like.device), name
     slots = _parameter_slots(model, model_config)
-    interleaved: dict[str, int] = {}
-    read: Read
     if os.path.isfile(model_config.path):
-        file = GGUFFile(model_config.path)
-        files: dict[str, MappedFile] = dict.fromkeys(file.tensors, file)
-        slots = {_gguf_name(name): slot for name, slot in slots.items()}
-        interleaved, read = _interleaved_heads(model_config), dequantize
+        _load_gguf(slots, model_config)
     else:
-        files, read = _open_folder(model_config.path), _read_floats
-    try:
-        _check_names(slots, files, model_config)
-        for name, file in files.items():
+        _load_folder(slots, model_config)
+
+
+def _load_folder(slots: dict[str, Tensor], model_config: ModelConfig) -> None:
+    files = _open_folder(model_config.path)
+    head = files.pop("lm_head.weight", None) if model_config.tie_word_embeddings else None
+    _check_names(slots, files, model_config.path)
+    for name, file in files.items():
+        if name in slots:
+            _fill(slots[name], file, name, _read_floats)
+    if head is not None:
+        _check_tied_head(head, slots["model.embed_tokens.weight"])
+
+
+def _load_gguf(slots: dict[str, Tensor], model_config: ModelConfig) -> None:
+    slots = {_gguf_name(name): slot for name, slot in slots.items()}
+    interleaved = _interleaved_heads(model_config)
+    with GGUFFile(model_config.path) as file:
+        _check_names(slots, file.tensors, file.path)
+        for name in file.tensors:
             if name in slots:
-                _fill(slots[name], file, name, read, interleaved.get(name))
-        if model_config.tie_word_embeddings and "lm_head.weight" in files:
-            _check_tied_head(files["lm_head.weight"], slots["model.embed_tokens.weight"], read)
-    finally:
-        for file in set(files.values()):
-            file.close()
+                _fill(slots[name], file, name, dequantize, interleaved.get(name))
 
 
 def _parameter_slots(model: nn.Module, model_config: ModelConfig) -> dict[str, Tensor]:
@@ -104,18 +110,11 @@ def _parameter_slots(model: nn.Module, model_config: ModelConfig) -> dict[str, T
     return slots
 
 
-def _check_names(
-    slots: dict[str, Tensor], files: dict[str, MappedFile], model_config: ModelConfig
-) -> None:
+def _check_names(slots: Iterable[str], stored: Iterable[str], path: str) -> None:
     """Every slot has its tensor, and no tensor is left over."""
-    path = model_config.path
-    missing = slots.keys() - files.keys()
-    if missing:
+    if missing := set(slots).difference(stored):
         raise ValueError(f"{path}: the checkpoint lacks {_listed(missing)}")
-    spare = {name for name in files.keys() - slots.keys() if not name.endswith(_HARMLESS)}
-    if model_config.tie_word_embeddings:
-        spare.discard("lm_head.weight")
-    if spare:
+    if spare := {n for n in set(stored).difference(slots) if not n.endswith(_HARMLESS)}:
         raise ValueError(f"{path}: the model has no place for {_listed(spare)}")
 
 
@@ -126,7 +125,7 @@ def _listed(names: Iterable[str], most: int = 5) -> str:
 
 
 def _fill(
-    slot: Tensor, file: MappedFile, name: str, read: Read, interleaved_heads: int | None
+    slot: Tensor, file: MappedFile, name: str, read: Read, interleaved_heads: int | None = None
 ) -> None:
     info = file.tensors[name]
     if info.shape != tuple(slot.shape):
@@ -148,8 +147,7 @@ def _pieces(
     step = max(1, _PIECE * length // slot.numel())
     for start in range(0, length, step):
         piece = slot[start : start + step]
-        stop = start + piece.shape[0]
-        piece_bytes = raw[len(raw) * start // length : len(raw) * stop // length]
+        piece_bytes = raw[len(raw) * start // length : len(raw) * (start + step) // length]
         try:
             values = read(piece_bytes, info.type, tuple(piece.shape))
         except ValueError as error:
@@ -157,18 +155,18 @@ def _pieces(
         yield piece, values
 
 
-def _check_tied_head(file: MappedFile, embedding: Tensor, read: Read) -> None:
+def _check_tied_head(file: MappedFile, embedding: Tensor) -> None:
     """A head that is stored beside the embedding it is tied to is not used; warn if it differs."""
     info = file.tensors["lm_head.weight"]
     same = info.shape == tuple(embedding.shape) and all(
         torch.equal(piece, values.to(piece))
-        for piece, values in _pieces(embedding, file, info, read)
+        for piece, values in _pieces(embedding, file, info, _read_floats)
     )
     if not same:
         warnings.warn(
             f"{file.path}: lm_head.weight differs from the embedding, but the configuration ties "
             f"the two (tie_word_embeddings): the embedding is used",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
