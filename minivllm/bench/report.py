@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .roofline import Deployment
 from .simulate import Record, Simulation
 
 PERCENTILES = (50, 95, 99)
@@ -86,24 +87,20 @@ def time_mean(simulation: Simulation, values: Sequence[float]) -> float:
 
 def headline(simulation: Simulation) -> str:
     """What was modelled, and by which constants, in lines of at most 80 columns."""
-    d, c = simulation.deployment, simulation.deployment.constants
-    tp = d.tensor_parallel_size
-    devices = f"{tp} x {d.hardware.name}" if tp > 1 else d.hardware.name
-    config = simulation.config
-    kv_gb = simulation.num_blocks * d.block_bytes / 1e9
-    return "\n".join(
-        (
-            f"modelled: {d.model.name} on {devices}",
-            f"  weights {d.weight_bits:g} bits, KV {d.kv_bits} bits; on each device "
-            f"{d.weight_bytes / 1e9:.1f} GB and {kv_gb:.1f} GB",
-            f"  {c.compute_efficiency:.0%} of peak FLOP/s, {c.memory_efficiency:.0%} of peak "
-            f"bandwidth, {c.seconds_per_step * 1e3:g} ms a step",
-            f"  policy {config.policy}, prefix cache {config.prefix_cache}, preemption "
-            f"{config.preemption}",
-            f"  at most {config.max_num_seqs} requests and {config.max_num_batched_tokens} "
-            f"tokens a step",
-        )
-    )
+    d, c, config = simulation.deployment, simulation.deployment.constants, simulation.config
+    weights_gb, kv_gb = d.weight_bytes / 1e9, simulation.num_blocks * d.block_bytes / 1e9
+    return f"""modelled: {describe(d)}
+  weights {d.weight_bits:g} bits, KV {d.kv_bits} bits; on each {weights_gb:.1f} and {kv_gb:.1f} GB
+  {c.compute_efficiency:.0%} of peak FLOP/s, {c.memory_efficiency:.0%} of peak bandwidth, \
+{c.seconds_per_step * 1e3:g} ms a step
+  policy {config.policy}, prefix cache {config.prefix_cache}, preemption {config.preemption}
+  at most {config.max_num_seqs} requests and {config.max_num_batched_tokens} tokens a step"""
+
+
+def describe(deployment: Deployment) -> str:
+    """Model and devices in a few words."""
+    num, name = deployment.tensor_parallel_size, deployment.hardware.name
+    return f"{deployment.model.name} on {f'{num} x ' if num > 1 else ''}{name}"
 
 
 def table(figures: dict[str, float], slo_ttft_s: float, slo_tpot_s: float) -> str:
@@ -144,3 +141,24 @@ def milliseconds(seconds: float) -> str:
     if seconds >= 10:
         return f"{seconds:,.1f} s"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def rows_table(rows: Sequence[dict[str, object]]) -> str:
+    """Rows of equal keys as aligned columns, numbers to the right."""
+    names = list(rows[0])
+    cells = [names] + [[cell(row[name]) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    is_text = [isinstance(rows[0][name], str) for name in names]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if left else text.rjust(width)
+            for text, width, left in zip(line, widths, is_text)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,185 @@
+"""Experiments on who runs when: batching, step size, order."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from .arrivals import fixed, lognormal, poisson, uniform
+from .outcome import Outcome, column, deploy, figures, run
+from .plot import DECODE, PREFILL, draw_curves, draw_timeline, legend_of_phases
+from .report import describe, percentile
+from .workload import WorkloadRequest, workload_prefixes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def static_batching() -> Outcome:
+    """Sixteen places. A static batch ends with its longest answer; a continuous one takes the
+    next request as soon as a place is free."""
+    deployment = deploy("llama-3-8b", "h100")
+    requests = workload_prefixes(
+        64, prompt_len=uniform(100, 500), output_len=lognormal(150, 0.8, 600), seed=1
+    )
+    runs = {
+        name: run(requests, deployment, policy=policy, max_num_seqs=16, max_num_batched_tokens=8192)
+        for name, policy in (("static", "static"), ("continuous", "fcfs"))
+    }
+    rows = []
+    for name, simulation in runs.items():
+        f = figures(simulation)
+        rows.append({
+            "batching": name,
+            "seconds": f["duration_s"],
+            "output tokens/s": f["output_tokens_per_s"],
+            "running": f["num_running_mean"],
+            "latency p50 (s)": f["latency_p50_s"],
+            "latency p99 (s)": f["latency_p99_s"],
+        })  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, simulation) in zip(
+            figure.subplots(1, 2, sharex=True, sharey=True), runs.items()
+        ):
+            rate = figures(simulation)["output_tokens_per_s"]
+            draw_timeline(axes, simulation.records, f"{name}: {rate:,.0f} output tokens/s")
+        legend_of_phases(figure)
+
+    return Outcome(
+        "When a short answer ends, who gets its place?",
+        f"{describe(deployment)}, 64 requests at once, 16 places, answers of 4 to 600 tokens.",
+        rows,
+        draw,
+        size=(9.0, 5.0),
+    )
+
+
+def chunked_prefill() -> Outcome:
+    """Chats stream while long prompts come in. The fewer tokens a step may have, the shorter the
+    stutter of those who stream, and the longer the newcomer waits."""
+    deployment = deploy("llama-3-8b", "h100")
+    chats = workload_prefixes(
+        400, prompt_len=fixed(200), output_len=fixed(200), arrivals=poisson(10, random.Random(1))
+    )
+    prompts = workload_prefixes(
+        60,
+        prompt_len=fixed(8000),
+        output_len=fixed(50),
+        arrivals=poisson(1.5, random.Random(2)),
+        seed=1,
+    )
+    long = [
+        WorkloadRequest(f"long{i}", r.prompt_token_ids, r.max_tokens, r.arrival_time)
+        for i, r in enumerate(prompts)
+    ]
+    rows = []
+    for budget in (128, 256, 512, 1024, 2048, 4096, 8192):
+        records = run([*chats, *long], deployment, max_num_batched_tokens=budget).records
+        gaps = [1e3 * gap for r in records[: len(chats)] for gap in r.itl_s]
+        first = [r.ttft_s for r in records[len(chats) :]]
+        rows.append({
+            "tokens a step": budget,
+            "chat ITL p50 (ms)": percentile(gaps, 50),
+            "chat ITL p99 (ms)": percentile(gaps, 99),
+            "long TTFT p50 (s)": percentile(first, 50),
+            "long TTFT p99 (s)": percentile(first, 99),
+        })  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        for axes, what, y, scale, colours in (
+            (
+                left,
+                "chat ITL p{} (ms)",
+                "gap between a chat's tokens (ms)",
+                "log",
+                (DECODE, "#80bde0"),
+            ),
+            (
+                right,
+                "long TTFT p{} (s)",
+                "first token of a long prompt (s)",
+                "linear",
+                (PREFILL, "#f0a070"),
+            ),
+        ):
+            curves = {f"p{p}": column(rows, "tokens a step", what.format(p)) for p in (99, 50)}
+            draw_curves(
+                axes,
+                curves,
+                x="tokens that a step may have",
+                y=y,
+                colours=colours,
+                xscale="log",
+                yscale=scale,
+            )
+            budgets = [row["tokens a step"] for row in rows]
+            axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+        right.set_ylim(0, None)
+
+    return Outcome(
+        "How large may a step be before everybody stutters?",
+        f"{describe(deployment)}, 10 chats a second, and now and then a prompt of 8,000 tokens, "
+        f"3 in 2 seconds.",
+        rows,
+        draw,
+    )
+
+
+def cache_aware_order() -> Outcome:
+    """A queue of requests that share beginnings, and a cache that does not hold them all."""
+    deployment = deploy("llama-3-8b", "h100")
+    num_prefixes, prefix_len = 40, 2000
+    requests = workload_prefixes(
+        600,
+        prompt_len=fixed(prefix_len + 100),
+        output_len=fixed(100),
+        num_prefixes=num_prefixes,
+        prefix_len=prefix_len,
+        arrivals=(8.0 * (i // 100) for i in range(600)),
+        seed=4,
+    )
+    rows = []
+    for share in (0.4, 0.5, 0.6, 0.75, 1.0, 1.25):
+        num_blocks = round(share * num_prefixes * prefix_len / 16)
+        for policy in ("fcfs", "lpm"):
+            simulation = run(
+                requests,
+                deployment,
+                policy=policy,
+                prefix_cache="radix",
+                num_blocks=num_blocks,
+                max_num_seqs=12,
+            )
+            f = figures(simulation)
+            rows.append({
+                "KV memory / prefixes": share,
+                "policy": policy,
+                "hit rate": f["hit_rate"],
+                "requests/s": f["requests_per_s"],
+                "TTFT p50 (s)": f["ttft_p50_s"],
+                "TTFT p99 (s)": f["ttft_p99_s"],
+            })  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        for axes, what, y in zip(
+            figure.subplots(1, 2),
+            ("hit rate", "TTFT p50 (s)"),
+            ("share of prompt tokens found", "time to first token, median (s)"),
+        ):
+            curves = {
+                policy: column(
+                    [r for r in rows if r["policy"] == policy], "KV memory / prefixes", what
+                )
+                for policy in ("lpm", "fcfs")
+            }
+            draw_curves(axes, curves, x="KV memory, in sizes of all prefixes", y=y, ylim=(0, None))
+
+    return Outcome(
+        "If order decides what is still cached, who should go first?",
+        f"{describe(deployment)}, 40 shared beginnings of 2,000 tokens, 12 places, 100 requests "
+        f"come every 8 seconds.",
+        rows,
+        draw,
+    )
