@@ -10,6 +10,7 @@ import pytest
 import regex
 from vocabularies import (
     SPLITS,
+    byte_alphabet,
     nasty_texts,
     plain_byte_level,
     plain_sentencepiece,
@@ -20,6 +21,7 @@ from vocabularies import (
 
 from minivllm.sampling_params import SamplingParams
 from minivllm.tokenizer.detokenizer import Detokenizer
+from minivllm.tokenizer.gguf_vocab import GGUFVocab
 from minivllm.tokenizer.tokenizer import IdTokenizer, load_tokenizer
 
 TEXTS = nasty_texts(1000, seed=0)
@@ -136,6 +138,20 @@ def test_a_byte_level_file_is_tokenized_by_the_published_rules(byte_level, pre):
             whole_words=pre == "llama-bpe",
         )
         assert ours.encode(text, add_special_tokens=False) == expected, repr(text)
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+def test_a_byte_level_file_cuts_words_by_the_published_rules(pre):
+    """Seen before merging, which can hide a wrong cut."""
+    letters = byte_alphabet()
+    metadata = {"model": "gpt2", "pre": pre, "tokens": ["a", "b", "ab"], "merges": ["a b"]}
+    vocab = GGUFVocab({f"tokenizer.ggml.{name}": value for name, value in metadata.items()})
+    library = vocab.library()
+    for text in [*TEXTS, "we'LLsee it'Sso 'ſx don'tknow", "\u0085a\u00a0b\u2003c \r\n\r\nd"]:
+        normal = library.normalizer.normalize_str(text) if library.normalizer else text
+        words = [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+        expected = SPLITS[pre](text)
+        assert words == ["".join(letters[b] for b in word.encode()) for word in expected]
 
 
 def test_the_families_differ_on_the_nasty_texts(byte_level):
