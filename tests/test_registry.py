@@ -62,6 +62,7 @@ class Fetch:
         self.calls += 1
         report(10)
         target = shutil.copy(self.wheel, folder)
+        report(2 * os.path.getsize(target))  # as when pip moves it from one place to the other
         report(os.path.getsize(target))
         return target
 

