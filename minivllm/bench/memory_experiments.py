@@ -42,7 +42,7 @@ def scrambled_prompts() -> Outcome:
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
         shown = [row for row in rows if row["cache"] == "radix"]
-        labels = [textwrap.fill(row["prompts"], width=16) for row in shown]
+        labels = [textwrap.fill(row["prompts"], width=13) for row in shown]
         hits = [100 * row["hit rate"] for row in shown]
         waits = [row["TTFT p50 (ms)"] for row in shown]
         draw_bars(left, dict(zip(labels, hits)), y="prompt tokens found (%)")

@@ -63,7 +63,7 @@ def save(
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         draw(figure)
-        caption = textwrap.fill(caption, width=round(15 * size[0]))
+        caption = textwrap.fill(caption, width=round(16 * size[0]))
         figure.supxlabel(caption, x=0.01, ha="left", fontsize=8, color="#666666")
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.endswith("svg") else None)
 
@@ -96,7 +96,7 @@ def plain_numbers(axis: Axis) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:,.0f}")
 

@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import sys
+import textwrap
 import time
 from contextlib import ExitStack
 
@@ -123,7 +124,8 @@ def run_experiment(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"modelled": True, "title": outcome.title, "rows": outcome.rows}))
     else:
-        print(f"modelled: {outcome.title}\n  {outcome.caption}\n\n{rows_table(outcome.rows)}")
+        caption = textwrap.indent(textwrap.fill(outcome.caption, width=77), "  ")
+        print(f"modelled: {outcome.title}\n{caption}\n\n{rows_table(outcome.rows)}")
     if args.picture:
         outcome.save(args.picture)
     return 0

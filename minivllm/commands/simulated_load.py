@@ -30,7 +30,7 @@ TEXT = ("input_len", "output_len", "prefixes", "prefix_len")  # of the workload 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "load", "workloads: " + "; ".join(f"{name}: {text}" for name, text in WORKLOADS.items())
+        "load", "\n".join(f"{name}: {text}" for name, text in WORKLOADS.items())
     )
     group.add_argument(
         "--workload", choices=WORKLOADS, default="prefixes", metavar="NAME",
