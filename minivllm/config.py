@@ -42,6 +42,7 @@ class EngineConfig:
     backend: str = "auto"
     num_host_blocks: int = 0
     seed: int | None = None  # of requests that give none; None: fresh randomness for each
+    logits_processors: tuple[str, ...] = ()  # "module:Class" of each plug-in, in their order
     executor: str = "executor.uniproc.UniprocExecutor"  # imported by name from this package
     debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
 
@@ -65,6 +66,9 @@ class EngineConfig:
             raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
         if self.preemption == "swap" and self.num_host_blocks == 0:
             raise ValueError('preemption="swap" needs num_host_blocks, the blocks of host memory')
+        names = self.logits_processors
+        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+            raise ValueError(f'logits_processors must list "module:Class" names, got {names!r}')
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization must be above 0 and at most 1, "

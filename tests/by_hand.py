@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from minivllm.kernels import AttentionMetadata
 from minivllm.kvcache.spec import KVCacheSpec
 from minivllm.models.loader import load_weights
 from minivllm.models.transformer import Transformer
+from minivllm.sample.logits_processors import LogitsProcessor
 from minivllm.worker.kv_tensors import KVTensors
 from minivllm.worker.model_runner import ModelRunner
 
@@ -49,10 +51,11 @@ def make_runner(
     num_blocks: int,
     block_size: int = 4,
     num_host_blocks: int = 0,
+    plugins: Sequence[LogitsProcessor] = (),
 ) -> ModelRunner:
     model, config = load_model(path, dtype)
     kv = kv_tensors(config, dtype, num_blocks, block_size, num_host_blocks)
-    return ModelRunner(model, OPS, kv, block_size, config.eos_token_ids)
+    return ModelRunner(model, OPS, kv, block_size, config, plugins)
 
 
 @dataclass

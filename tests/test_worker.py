@@ -286,14 +286,12 @@ def test_min_tokens_keeps_stop_tokens_away_until_then(runner, judge):
     ids = OTHER + first.sampled[0]
     for position in (4, 5):  # with one token written: not yet; with two: whatever is best
         kept = scores(judge, ids)[-1]
-        runner.eos_token_ids = (kept.argmax().item(),)
         if position == 4:
-            kept[[*runner.eos_token_ids, second]] = -math.inf
+            kept[[best, second]] = -math.inf
         result = run(runner, rows=(row("a", position - 1, (LAST_SAMPLED,), 1, at=2),))
         assert result.sampled == ((kept.argmax().item(),),)
         ids += result.sampled[0]
 
-    runner.eos_token_ids = (best,)
     params = SamplingParams(temperature=0, min_tokens=2, ignore_eos=True)
     free = run(runner, new_requests=(new("b", OTHER, params),), rows=(row("b", 0, OTHER, 1, (7,)),))
     assert free.sampled == ((best,),)

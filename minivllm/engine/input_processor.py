@@ -110,11 +110,42 @@ class InputProcessor:
             count = getattr(params, name)
             if count is not None and count > self.vocab_size:
                 raise ValueError(f"{name}={count} is more than the vocabulary, {self.vocab_size}")
-        for token_id in params.stop_token_ids:
-            if not 0 <= token_id < self.vocab_size:
-                raise ValueError(f"stop_token_ids: {token_id} is not in 0..{self.vocab_size - 1}")
+        params = self._resolve_ids(params)
         seed = params.seed
         if seed is None:
             seed = secrets.randbits(64) if self.seed is None else self.seed + self.num_processed
         max_tokens = room if params.max_tokens is None else params.max_tokens
         return replace(params, seed=seed, max_tokens=max_tokens)
+
+    def _resolve_ids(self, params: SamplingParams) -> SamplingParams:
+        """Words become ids, "all" a number, and ids that the model does not have are refused."""
+        bad_words = tuple(s for word in params.bad_words for s in self._spellings(word))
+        counts = {
+            name: self.vocab_size
+            for name in ("logprobs", "prompt_logprobs")
+            if getattr(params, name) == -1
+        }
+        if bad_words or counts:
+            banned = params.bad_words_token_ids + bad_words
+            params = replace(params, bad_words=(), bad_words_token_ids=banned, **counts)
+        for name, ids in (
+            ("stop_token_ids", params.stop_token_ids),
+            ("allowed_token_ids", params.allowed_token_ids or ()),
+            ("bad_words", [i for sequence in params.bad_words_token_ids for i in sequence]),
+            ("logit_bias", [token_id for token_id, _ in params.logit_bias]),
+        ):
+            for token_id in ids:
+                if not 0 <= token_id < self.vocab_size:
+                    raise ValueError(f"{name}: {token_id} is not in 0..{self.vocab_size - 1}")
+        return params
+
+    def _spellings(self, word: str) -> list[tuple[int, ...]]:
+        """A bad word's ids at the start of a text and, where a space before it gives another
+        first id but as many ids, after one (the rule of vLLM's SamplingParams)."""
+        word = word.lstrip()
+        plain = tuple(self.tokenizer.encode(word, add_special_tokens=False))
+        if not plain:
+            raise ValueError(f"bad_words: {word!r} gives no token")
+        spaced = tuple(self.tokenizer.encode(f" {word}", add_special_tokens=False))
+        is_other = spaced and spaced[0] != plain[0] and len(spaced) == len(plain)
+        return [plain, spaced] if is_other else [plain]

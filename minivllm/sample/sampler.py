@@ -1,7 +1,7 @@
 """From rows of scores to tokens. Each row by its own settings, whatever its company.
 
-Order of work on a row: forbidden ids masked, temperature, top-k, top-p, min-p, one draw. What is
-reported is of the model's own distribution, before all of that.
+Order of work on a row: what its request does to scores (`logits_processors`), temperature, min-p,
+top-k, top-p, one draw. What is reported is of the model's own distribution, before all of that.
 """
 
 from __future__ import annotations
@@ -13,19 +13,9 @@ import torch
 from torch import Tensor
 
 from ..outputs import Candidates
-from ..sampling_params import SamplingParams
+from .logits_processors import process
 from .philox import uniform
-
-
-@dataclass(frozen=True, slots=True)
-class SamplerRow:
-    """How to choose from one row of scores."""
-
-    params: SamplingParams  # with a seed, unless greedy
-    position: int  # where the token will stand in its sequence
-    sample_index: int = 0
-    forbidden_ids: tuple[int, ...] = ()
-    bitmap: bytes | None = None  # of allowed ids: bit i of byte i // 8 is id i
+from .rules import LogitsProcessor, SamplerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +30,17 @@ class SamplerOutput:
 def sample(
     logits: Tensor,  # [rows, vocab]
     rows: Sequence[SamplerRow],
+    plugins: Sequence[LogitsProcessor] = (),
 ) -> SamplerOutput:
     """Choose one id for each row. A row whose best score is not a finite number gets an error,
     and no other row feels it."""
-    allowed = forbid(logits, rows)
-    best, token_ids = allowed.max(dim=-1)  # NaN counts as the best; of equals the first
+    scores = process(logits, rows, plugins)
+    best, token_ids = scores.max(dim=-1)  # NaN counts as the best; of equals the first
     errors = {r: describe(x) for r, x in enumerate(best.tolist()) if not abs(x) < float("inf")}
 
     drawn = [r for r, row in enumerate(rows) if not row.params.is_greedy and r not in errors]
     if drawn:
-        token_ids[drawn] = sample_randomly(allowed[drawn], [rows[r] for r in drawn])
+        token_ids[drawn] = sample_randomly(scores[drawn], [rows[r] for r in drawn])
 
     logprobs: list[Candidates | None] = [None] * len(rows)
     asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None and r not in errors]
@@ -67,28 +58,6 @@ def describe(best: float) -> str:
     return f"the model's scores are not numbers to choose by: the best is {best}"
 
 
-def forbid(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """logits with -inf at the ids that a row must not choose; logits themselves are not changed,
-    and returned as they are when nothing is forbidden."""
-    if not any(row.forbidden_ids or row.bitmap for row in rows):
-        return logits
-    logits = logits.clone()
-    for scores, row in zip(logits, rows, strict=True):
-        if row.forbidden_ids:
-            scores[list(row.forbidden_ids)] = -torch.inf
-        if row.bitmap:
-            scores[~unpack(row.bitmap, len(scores)).to(scores.device)] = -torch.inf
-    return logits
-
-
-def unpack(bitmap: bytes, num_bits: int) -> Tensor:
-    """[num_bits] bool: bit i of byte i // 8, counted from the lowest."""
-    packed = torch.frombuffer(bytearray(bitmap), dtype=torch.uint8)
-    assert 8 * len(packed) >= num_bits, "a bitmap shorter than the vocabulary"
-    bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8) & 1
-    return bits.flatten()[:num_bits].bool()
-
-
 def sample_randomly(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """One draw a row: temperature, filters, inverse of the cumulative distribution. All in
     float32 at least."""
@@ -103,15 +72,18 @@ def sample_randomly(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
     probs = logits.softmax(-1)
 
-    filtered = [r for r, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
-    if filtered:
-        keep = keep_mask(
-            logits[filtered],
-            column([params[r].top_k for r in filtered], torch.int64),
-            column([params[r].top_p for r in filtered]),
-            column([params[r].min_p for r in filtered]),
-        )
-        probs[filtered] = probs[filtered].where(keep, 0)
+    # Rows with a top-k apart: their few likeliest ids are found without sorting all.
+    few = [r for r, p in enumerate(params) if p.top_k > 0]
+    all_ids = [r for r, p in enumerate(params) if p.top_k <= 0 and (p.top_p < 1 or p.min_p > 0)]
+    for where in (few, all_ids):
+        if where:
+            keep = keep_mask(
+                logits[where],
+                column([params[r].top_k for r in where], torch.int64),
+                column([params[r].top_p for r in where]),
+                column([params[r].min_p for r in where]),
+            )
+            probs[where] = probs[where].where(keep, 0)
 
     uniforms = uniform(
         [p.seed for p in params], [r.sample_index for r in rows], [r.position for r in rows]
@@ -128,22 +100,27 @@ def keep_mask(
     """Which ids may still be drawn. Each filter works on what the one before kept, renormalised,
     and the likeliest id always stays.
 
-    top-k: the k likeliest; of equals the lower ids. top-p (Holtzman et al., 2020): the fewest of
-    the likeliest whose mass reaches p. min-p (Nguyen et al., 2024): those at least min_p times as
-    likely as the likeliest.
+    min-p (Nguyen et al., 2024): those at least min_p times as likely as the likeliest. top-k: the
+    k likeliest; of equals the lower ids. top-p (Holtzman et al., 2020): the fewest of the
+    likeliest whose mass reaches p.
     """
-    logits, ids = logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[-1], device=logits.device)
-    top_k, top_p, min_p = top_k[:, None], top_p[:, None], min_p[:, None]
+    ratios = (logits - logits.amax(-1, keepdim=True)).exp()
+    keep = (ratios >= min_p[:, None]) & (logits > -torch.inf)
+    if (top_k <= 0).all() and (top_p >= 1).all():
+        return keep
 
-    keep = (rank < top_k) | (top_k <= 0)
+    top_k, top_p = top_k[:, None], top_p[:, None]
+    num = logits.shape[-1] if (top_k <= 0).any() else int(top_k.max())
+    ids = likeliest(logits.where(keep, -torch.inf), num)
+    logits, keep = logits.gather(-1, ids), keep.gather(-1, ids)
+
+    rank = torch.arange(ids.shape[-1], device=ids.device)
+    keep &= (rank < top_k) | (top_k <= 0)
     probs = logits.where(keep, -torch.inf).softmax(-1)
     mass_before = probs.cumsum(-1) - probs
     keep &= (mass_before < top_p) | (top_p >= 1)
-    keep &= probs >= min_p * probs[:, :1]
     keep[:, 0] = True
-    keep &= logits > -torch.inf
-    return torch.zeros_like(keep).scatter(-1, ids, keep)
+    return torch.zeros_like(ratios, dtype=torch.bool).scatter(-1, ids, keep)
 
 
 def draw(
@@ -184,11 +161,15 @@ def candidates(
 def likeliest(logits: Tensor, num: int) -> Tensor:
     """[rows, num] ids of the highest scores, best first, of equals the lower id (topk alone
     promises no order of equals, and in bfloat16 there are many)."""
-    num = min(num, logits.shape[-1])
+    vocab_size = logits.shape[-1]
+    num = min(num, vocab_size)
     if num == 0:
         return torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
-    lowest = logits.topk(num).values[:, -1:]
-    num_with_ties = int((logits >= lowest).sum(-1).max())
+    if num < vocab_size:
+        lowest = logits.topk(num).values[:, -1:]
+        num_with_ties = int((logits >= lowest).sum(-1).max())
+    if num == vocab_size or num_with_ties > vocab_size // 8:  # sorting all is as quick
+        return logits.sort(dim=-1, descending=True, stable=True).indices[:, :num]
     ids = logits.topk(num_with_ties).indices.sort(-1).values
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)[:, :num]

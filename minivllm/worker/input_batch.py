@@ -11,6 +11,7 @@ from torch import Tensor
 from ..kernels import AttentionMetadata
 from ..kvcache.block_table import slot_mapping
 from ..outputs import LAST_SAMPLED, NULL_BLOCK, NewRequest, Row, SchedulerOutput
+from ..sample.rules import ScoreRules
 from ..sampling_params import SamplingParams
 
 
@@ -24,6 +25,7 @@ class RequestState:
     sampling_params: SamplingParams
     sample_index: int
     block_table: list[int] = field(default_factory=list)
+    rules: ScoreRules | None = None  # if its settings change scores
 
     def take(self, row: Row) -> None:
         """Bring the block table and the tokens up to date with a row of the plan."""
@@ -34,8 +36,10 @@ class RequestState:
         for position, token_id in enumerate(row.token_ids, row.start):
             if token_id == LAST_SAMPLED:
                 assert position == len(self.token_ids) - 1, "nothing was sampled for this place"
-            else:
+            elif self.token_ids[position : position + 1] != [token_id]:
                 self.token_ids[position : position + 1] = (token_id,)
+                if self.rules is not None:
+                    self.rules.recount()
 
     def append(self, token_id: int, position: int) -> None:
         """A sampled id, and where it stands."""

@@ -4,16 +4,25 @@ and attention, sampling. Runs what the plan says and decides nothing."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..checkpoint.model_config import ModelConfig
 from ..kernels import Ops
 from ..models.transformer import Transformer
-from ..outputs import Candidates, ModelRunnerOutput, PromptLogprobs, Row, SchedulerOutput
-from ..sample.sampler import SamplerRow, candidates, sample
+from ..outputs import (
+    Candidates,
+    ModelRunnerOutput,
+    NewRequest,
+    PromptLogprobs,
+    Row,
+    SchedulerOutput,
+)
+from ..sample.rules import LogitsProcessor, SamplerRow, ScoreRules, has_rules, plugins_for
+from ..sample.sampler import candidates, sample
 from .input_batch import InputBatch, RequestState, flatten
 from .kv_tensors import KVTensors
 
@@ -28,6 +37,7 @@ class StartedStep:
     states: list[RequestState]  # by row
     hidden: Tensor | None  # [tokens, hidden]; None: a plan without rows
     logits: Tensor | None  # [rows that sample, vocab]
+    errors: dict[str, str]  # request id -> why it cannot be served
 
 
 class ModelRunner:
@@ -39,13 +49,19 @@ class ModelRunner:
         ops: Ops,
         kv: KVTensors,
         block_size: int,
-        eos_token_ids: tuple[int, ...],
+        model_config: ModelConfig,
+        plugins: Sequence[LogitsProcessor] = (),
     ) -> None:
         self.model = model
         self.ops = ops
         self.kv = kv
         self.block_size = block_size
-        self.eos_token_ids = eos_token_ids
+        self.vocab_size = model_config.vocab_size
+        self.eos_token_ids = model_config.eos_token_ids
+        self.plugins = plugins
+        # Sampling sums in float64, which Apple's GPUs have not.
+        device = kv.memory.device
+        self.scores_device = torch.device("cpu") if device.type == "mps" else device
         self.batch = InputBatch()
         self._started: StartedStep | None = None
 
@@ -55,13 +71,37 @@ class ModelRunner:
         assert self._started is None, "the step before was not sampled"
         assert not (plan.load_adapters or plan.connector)
         self.batch.update(plan)
+        errors = self._make_rules(plan.new_requests)
         self._move_blocks(plan)
         states = self.batch.states(plan.rows)
         hidden = logits = None
         if plan.rows:
             hidden = self._forward(plan, states)
             logits = self._sampled_logits(plan, hidden)
-        self._started = StartedStep(plan, states, hidden, logits)
+        self._started = StartedStep(plan, states, hidden, logits, errors)
+
+    def _make_rules(self, new_requests: Sequence[NewRequest]) -> dict[str, str]:
+        """Prepare what new requests ask of their scores. Returns, by request id, why a plug-in
+        refuses one."""
+        errors = {}
+        for new in new_requests:
+            state, params = self.batch.requests[new.request_id], new.sampling_params
+            try:
+                wanted = plugins_for(params, self.plugins)
+            except ValueError as error:
+                errors[new.request_id] = str(error)
+                continue
+            if wanted or has_rules(params):
+                state.rules = ScoreRules(
+                    params,
+                    state.token_ids,
+                    state.num_prompt_tokens,
+                    vocab_size=self.vocab_size,
+                    device=self.scores_device,
+                    eos_token_ids=self.eos_token_ids,
+                    plugins=wanted,
+                )
+        return errors
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Whole blocks, in the order that the messages promise."""
@@ -90,9 +130,7 @@ class ModelRunner:
         return self._scores(hidden if len(ends) == len(hidden) else hidden[ends])
 
     def _scores(self, hidden: Tensor) -> Tensor:
-        logits = self.model.compute_logits(hidden)
-        # Sampling sums in float64, which Apple's GPUs have not.
-        return logits.cpu() if logits.device.type == "mps" else logits
+        return self.model.compute_logits(hidden).to(self.scores_device)
 
     @torch.inference_mode()
     def sample(self, step: int, masks: Masks | None = None) -> ModelRunnerOutput:
@@ -100,15 +138,17 @@ class ModelRunner:
         started, self._started = self._started, None
         assert started is not None and started.plan.step == step, "this step was not started"
         rows = started.plan.rows
-        prompt_logprobs, errors = self._prompt_logprobs(started)
+        prompt_logprobs, unscored = self._prompt_logprobs(started)
+        errors = unscored | started.errors
         sampled: list[tuple[int, ...]] = [()] * len(rows)
         logprobs: list[tuple[Candidates, ...]] = [()] * len(rows)
 
         where = [i for i, row in enumerate(rows) if row.num_to_sample]
         if where:
             asked = [self._sampler_row(rows[i], started.states[i], masks or {}) for i in where]
-            output = sample(started.logits, asked)
-            errors |= {rows[where[r]].request_id: text for r, text in output.errors.items()}
+            output = sample(started.logits, asked, self.plugins)
+            for r, text in output.errors.items():
+                errors.setdefault(rows[where[r]].request_id, text)
             for r, i in enumerate(where):
                 if rows[i].request_id in errors:
                     continue
@@ -125,17 +165,11 @@ class ModelRunner:
         )
 
     def _sampler_row(self, row: Row, state: RequestState, masks: Masks) -> SamplerRow:
-        params = state.sampling_params
-        position = row.start + len(row.token_ids)
-        forbidden: tuple[int, ...] = ()
-        if position - state.num_prompt_tokens < params.min_tokens:
-            forbidden = params.stop_token_ids
-            forbidden += () if params.ignore_eos else self.eos_token_ids
         return SamplerRow(
-            params=params,
-            position=position,
+            params=state.sampling_params,
+            position=row.start + len(row.token_ids),
             sample_index=state.sample_index,
-            forbidden_ids=forbidden,
+            rules=state.rules,
             bitmap=masks[row.request_id][0] if row.request_id in masks else None,
         )
 

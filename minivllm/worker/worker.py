@@ -15,6 +15,7 @@ from ..kvcache.spec import KVCacheSpec
 from ..models.loader import load_weights
 from ..models.transformer import Transformer
 from ..outputs import ModelRunnerOutput, SchedulerOutput
+from ..sample.logits_processors import load_plugins
 from .kv_tensors import KVTensors
 from .model_runner import Masks, ModelRunner
 
@@ -32,6 +33,7 @@ class Worker:
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, self.device, model_config.dtype)
         self.ops = kernels.load(config.backend, self.device.type)
+        self.plugins = load_plugins(config.logits_processors)
         logger.info("running on %s in %s", self.device, str(self.dtype).removeprefix("torch."))
         self.model = Transformer(model_config, self.ops, dtype=self.dtype, device=self.device)
         load_weights(self.model, model_config, self.dtype, self.device)
@@ -69,7 +71,7 @@ class Worker:
             debug=self.config.debug,
         )
         self.runner = ModelRunner(
-            self.model, self.ops, kv, self.spec.block_size, self.model_config.eos_token_ids
+            self.model, self.ops, kv, self.spec.block_size, self.model_config, self.plugins
         )
 
     def execute_model(self, plan: SchedulerOutput) -> None:
