@@ -1,13 +1,18 @@
 """Prefix caches in random histories, through the manager and the pool, against a plain oracle."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minivllm.kvcache import hash_cache
 from minivllm.kvcache.caches import CACHES
-from minivllm.kvcache.hash_cache import HashCache
+from minivllm.kvcache.hash_cache import HashCache, block_digest
 from minivllm.kvcache.kv_cache_manager import KVCacheManager
 from minivllm.kvcache.radix_cache import RadixCache
 from minivllm.outputs import EngineCoreRequest
@@ -277,6 +282,13 @@ def test_a_cache_does_what_brute_force_does_for_a_thousand_steps(kind, num_block
     compare(cache, oracle, num_blocks, random_history(rng, 1000))
 
 
+@pytest.mark.parametrize("num_blocks", [8, 30])
+def test_e5_a_table_whose_keys_are_all_equal_does_what_brute_force_does(monkeypatch, num_blocks):
+    monkeypatch.setattr(hash_cache, "block_key", lambda *content: 7)
+    rng = random.Random(num_blocks)
+    compare(HashCache(2), PlainCache(2), num_blocks, random_history(rng, 500))
+
+
 @pytest.mark.parametrize("num_blocks", [9, 14, 500])
 def test_the_tree_and_the_table_give_the_same_hits_and_evict_the_same_blocks(num_blocks):
     """Leaf LRU is block LRU: with ample memory and under pressure, in 150 histories each."""
@@ -340,3 +352,25 @@ def test_without_a_listener_no_events_pile_up(kind):
     for step in random_history(random.Random(0), 100):
         player.play(*step)
     assert cache.take_events() == () and cache.num_evictable() <= 7
+
+
+def everything_seen():
+    """What two caches do in one history, and a digest: text that no process may tell apart."""
+    seen = []
+    for make in (HashCache, RadixCache):
+        player = Player(make(2), 2, 12)
+        for step in random_history(random.Random(5), 300):
+            player.play(*step)
+        seen.append(player.seen)
+    digest = block_digest(None, [1, 2], ("tenant", "a"), "a model")
+    return repr((seen, block_digest(digest, [3, 4], ("tenant", "a"), "a model").hex()))
+
+
+def test_e17_nothing_depends_on_how_a_process_hashes():
+    here = Path(__file__).parent
+    code = "from test_prefix_cache_laws import everything_seen; print(everything_seen())"
+    for seed in ("1", "12345"):
+        path = os.pathsep.join([str(here), str(here.parent)])
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        other = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+        assert other.stdout.decode().strip() == everything_seen(), other.stderr

@@ -94,13 +94,10 @@ class HashCache:
         canonical = list(block_ids)
         if canonical and canonical[0] in self._banned:
             return canonical
-        num_known = len(canonical)
-        while num_known and canonical[num_known - 1] not in self._entries:
-            num_known -= 1
+        num_known = self._num_known(canonical, tokens)
         entry = self._entries[canonical[num_known - 1]] if num_known else None
         for index in range(num_known, len(canonical)):
-            start = index * self.block_size
-            block = tuple(tokens[start : start + self.block_size])
+            block = self._block(tokens, index)
             key = block_key(entry.key if entry else None, block, extra_key)
             cached = self._find(key, entry, block, extra_key)
             if cached is None:
@@ -149,6 +146,19 @@ class HashCache:
     def take_events(self) -> tuple[tuple, ...]:
         events, self._events = tuple(self._events), []
         return events
+
+    def _block(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
+        return tuple(tokens[index * self.block_size : (index + 1) * self.block_size])
+
+    def _num_known(self, block_ids: list[int], tokens: Sequence[int]) -> int:
+        """How many of block_ids there are up to the last one that is cached."""
+        num = len(block_ids)
+        while num and block_ids[num - 1] not in self._entries:
+            num -= 1
+        if num:
+            same = self._entries[block_ids[num - 1]].tokens == self._block(tokens, num - 1)
+            assert same, f"block {block_ids[num - 1]} is cached with other tokens"
+        return num
 
     def _find(
         self, key: int, parent: Entry | None, tokens: tuple[int, ...], extra_key: tuple

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import count, pairwise
 
 
 @dataclass(eq=False, slots=True)
@@ -55,9 +55,9 @@ class RadixCache:
         self._rank = EVICTION[eviction]
         self._blocks: dict[int, CachedBlock] = {}
         self._num_idle = 0
-        self._clock = 0
-        # (rank, block id), a block at most once. The rank may have risen since, and the block may
-        # be no end any more or be read again: seen when its turn comes.
+        self._clock = count()
+        # (rank, block id), a block at most once. Since then its rank may have risen, or the block
+        # may be read again or be no end any more: seen when its turn comes.
         self._queue: list[tuple] = []
         self._banned: set[int] = set()  # cleared while somebody read them
         self._events: list[tuple] = []
@@ -93,9 +93,7 @@ class RadixCache:
         canonical = list(block_ids)
         if canonical and canonical[0] in self._banned:
             return canonical
-        num_placed = len(canonical)
-        while num_placed and canonical[num_placed - 1] not in self._blocks:
-            num_placed -= 1
+        num_placed = self._num_known(canonical, tokens)
         node = self._blocks[canonical[num_placed - 1]].node if num_placed else self.root
         while num_placed < len(canonical):
             index = num_placed - node.first
@@ -137,7 +135,7 @@ class RadixCache:
         block = self._blocks.get(block_id)
         if block is None:
             return False
-        block.idle_since = self._tick()
+        block.idle_since = next(self._clock)
         self._num_idle += 1
         self._offer(block_id)
         return True
@@ -187,10 +185,6 @@ class RadixCache:
         events, self._events = tuple(self._events), []
         return events
 
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
-
     def _block(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
         return tuple(tokens[index * self.block_size : (index + 1) * self.block_size])
 
@@ -198,9 +192,19 @@ class RadixCache:
         """Under what a node is filed whose first block is the index-th of these tokens."""
         return extra_key, self._block(tokens, index)
 
+    def _num_known(self, block_ids: list[int], tokens: Sequence[int]) -> int:
+        """How many of block_ids there are up to the last one that is cached."""
+        num = len(block_ids)
+        while num and block_ids[num - 1] not in self._blocks:
+            num -= 1
+        if num:
+            node = self._blocks[block_ids[num - 1]].node
+            same = self._block(node.tokens, num - 1 - node.first) == self._block(tokens, num - 1)
+            assert same, f"block {block_ids[num - 1]} is cached with other tokens"
+        return num
+
     def _num_equal_blocks(self, node: Node, tokens: list[int]) -> int:
-        """How many blocks of a node's run, whose first one is known to be equal, the tokens
-        have at the node's place."""
+        """How many of a node's blocks the tokens have in its place. The first is known to be."""
         start = node.first * self.block_size
         if tokens[start : start + len(node.tokens)] == node.tokens:
             return len(node.block_ids)
@@ -226,7 +230,7 @@ class RadixCache:
         node.block_ids += block_ids
         for index, block_id in enumerate(block_ids):
             assert block_id not in self._blocks, f"block {block_id} is cached already"
-            self._blocks[block_id] = CachedBlock(node, self._tick())
+            self._blocks[block_id] = CachedBlock(node, next(self._clock))
             if self.record_events:
                 block = self._block(new, index)
                 self._events.append(("stored", block_id, parent_id, block, extra_key))
@@ -275,18 +279,17 @@ class RadixCache:
         assert not self._banned & self._blocks.keys()
         for node in self._nodes():
             self._check_node(node)
-        num_idle = sum(block.idle_since is not None for block in self._blocks.values())
-        assert num_idle == self._num_idle
-        queued = [block_id for _, block_id in self._queue]
-        assert len(set(queued)) == len(queued)
-        assert set(queued) == {b for b, block in self._blocks.items() if block.is_queued}
+        blocks = self._blocks.items()
+        assert self._num_idle == sum(block.idle_since is not None for _, block in blocks)
+        queued = sorted(block_id for _, block_id in self._queue)
+        assert queued == sorted(block_id for block_id, block in blocks if block.is_queued)
         for rank, block_id in self._queue:
             block = self._blocks[block_id]
             assert block.idle_since is None or rank <= self._rank(block)
 
     def _check_node(self, node: Node) -> None:
         parent = node.parent
-        assert node.block_ids and len(node.tokens) == len(node.block_ids) * self.block_size
+        assert len(node.tokens) == len(node.block_ids) * self.block_size > 0
         assert node.first == parent.first + len(parent.block_ids)
         assert parent.children[self._child_key(node.tokens, 0, node.extra_key)] is node
         assert parent is self.root or parent.extra_key == node.extra_key
