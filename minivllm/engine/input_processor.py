@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ..outputs import EngineCoreRequest
 from ..sampling_params import SamplingParams
@@ -131,8 +132,8 @@ class InputProcessor:
         for name, ids in (
             ("stop_token_ids", params.stop_token_ids),
             ("allowed_token_ids", params.allowed_token_ids or ()),
-            ("bad_words", [i for sequence in params.bad_words_token_ids for i in sequence]),
-            ("logit_bias", [token_id for token_id, _ in params.logit_bias]),
+            ("bad_words_token_ids", chain(*params.bad_words_token_ids)),
+            ("logit_bias", (token_id for token_id, _ in params.logit_bias)),
         ):
             for token_id in ids:
                 if not 0 <= token_id < self.vocab_size:

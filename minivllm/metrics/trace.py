@@ -97,7 +97,8 @@ def pack(message: Any) -> dict:
         value = getattr(message, name)
         if value is default or value == default:
             continue
-        if name in NESTED:
+        # A sampling parameter is called prompt_logprobs too, and is a number.
+        if name in NESTED and not isinstance(value, int):
             is_many = isinstance(value, tuple)
             value = [p and pack(p) for p in value] if is_many else pack(value)
         packed[name] = value
@@ -109,7 +110,6 @@ def unpack(kind: type, packed: dict) -> Any:
     given = {}
     for name, value in packed.items():
         inner = NESTED.get(name)
-        # A sampling parameter is called prompt_logprobs too, and is a number.
         if inner is None or isinstance(value, int):
             given[name] = frozen(value)
         elif isinstance(value, list):
