@@ -99,6 +99,19 @@ def test_e5_tokens_that_python_hashes_alike_are_told_apart(cache):
     assert cache.match_prefix([-1, 5, 5], ()) == [1]
 
 
+def test_an_early_token_changes_every_later_key():
+    def keys(prompt, extra_key=()):
+        chain = [None]
+        for block in prompt:
+            chain.append(block_key(chain[-1], block, extra_key))
+        return chain[1:]
+
+    same, edited = [(1, 2), (3, 4), (3, 4)], [(1, 7), (3, 4), (3, 4)]
+    assert keys(same) == keys(same) and len(set(keys(same))) == 3
+    assert not set(keys(same)) & set(keys(edited))
+    assert not set(keys(same)) & set(keys(same, (("tenant", 1),)))
+
+
 @pytest.mark.parametrize("case", ["e8: adapters", "e11: tenants' salts"])
 def test_e8_e11_what_sets_requests_apart_sets_their_blocks_apart(cache, case):
     one, other = (("adapter", 1),), (("adapter", 2),)

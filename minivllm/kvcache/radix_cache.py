@@ -216,8 +216,7 @@ class RadixCache:
     def _append(
         self, node: Node, tokens: Sequence[int], extra_key: tuple, block_ids: list[int]
     ) -> None:
-        """Cache new blocks after the last one of a node: in the node itself if it is a leaf,
-        else in a new child. tokens: of the whole prompt."""
+        """Cache new blocks after a node's last: in it if it is a leaf, else in a new child."""
         first = node.first + len(node.block_ids)
         new = list(tokens[first * self.block_size : (first + len(block_ids)) * self.block_size])
         assert len(new) == len(block_ids) * self.block_size, "only full blocks are cached"
@@ -272,8 +271,7 @@ class RadixCache:
             waiting += node.children.values()
 
     def check(self) -> None:
-        """Every block stands in one node, every node where its tokens say, every idle end in the
-        queue, and nothing that is read follows an idle block."""
+        """Each block is in one node, each idle end queued, nothing read follows an idle block."""
         block_ids = [b for node in self._nodes() for b in node.block_ids]
         assert len(block_ids) == len(self._blocks) and set(block_ids) == self._blocks.keys()
         assert not self._banned & self._blocks.keys()
