@@ -45,7 +45,7 @@ minivllm/
   models/         transformer.py loader.py
   worker/         worker.py model_runner.py input_batch.py kv_tensors.py
   engine/         core.py llm_engine.py input_processor.py output_processor.py replay.py
-  entrypoints/    llm.py
+  entrypoints/    llm.py beam.py
   bench/          peers.py peer_engines.py peer_workload.py hardware.py model_shapes.py
                   roofline.py workload.py arrivals.py simulate.py report.py
   commands/       options.py running.py generate.py chat.py pull.py doctor.py checks.py speed.py

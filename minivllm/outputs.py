@@ -166,6 +166,7 @@ class CompletionOutput:
     new_text: str = ""  # added to text since the last report
     new_token_ids: tuple[int, ...] = ()
     logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token id
+    cumulative_logprob: float | None = None  # of token_ids; beam search only
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None

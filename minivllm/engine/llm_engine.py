@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..checkpoint.model_config import ModelConfig, read_model_config
 from ..checkpoint.registry import resolve
 from ..config import EngineConfig
-from ..outputs import RequestOutput
+from ..outputs import EngineCoreOutput, EngineCoreRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..tokenizer.tokenizer import IdTokenizer, Tokenizer, load_tokenizer
 from .core import EngineCore, make_core
@@ -30,6 +30,8 @@ class LLMEngine:
     ) -> None:
         self.core = core
         self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.held: dict[str, EngineCoreOutput | None] = {}  # what held requests last reported
         self.input_processor = InputProcessor(
             tokenizer,
             vocab_size=vocab_size,
@@ -51,6 +53,10 @@ class LLMEngine:
         model_config = replace(model_config, eos_token_ids=tuple(eos))
         core = make_core(config, model_config, clock)
         return cls(core, tokenizer, model_config.vocab_size, config.seed)
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self.core.scheduler.eos_token_ids
 
     @property
     def max_model_len(self) -> int:
@@ -90,9 +96,33 @@ class LLMEngine:
             for sample_id in self.output_processor.remove(request_id):
                 self.core.abort(sample_id)
 
+    def hold(self, request: EngineCoreRequest) -> None:
+        """Queue a request that reports its next token's scores once, in `held`, and keeps its
+        blocks for others to fork until it is let go."""
+        assert request.holds_blocks
+        self.held[request.request_id] = None
+        self.core.add_request(request)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Nobody runs but held requests that have reported, and others wait for their memory."""
+        scheduler = self.core.scheduler
+        return bool(scheduler.waiting) and not any(
+            request.num_uncomputed_tokens for request in scheduler.running
+        )
+
+    def let_go(self, request_id: str) -> None:
+        del self.held[request_id]
+        self.core.abort(request_id)
+
     def step(self) -> list[RequestOutput]:
         """Run one step. Returns a report of each request that gained something."""
-        outputs = self.core.step()
+        outputs = []
+        for output in self.core.step():
+            if output.request_id in self.held:
+                self.held[output.request_id] = output
+            else:
+                outputs.append(output)
         reports, stopped = self.output_processor.process(outputs, self.core.clock())
         for sample_id in stopped:
             self.core.abort(sample_id)

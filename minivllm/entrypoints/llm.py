@@ -13,6 +13,7 @@ from ..engine.llm_engine import LLMEngine
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from ..tokenizer.chat_template import render_chat
+from .beam import BeamSearch, BeamSearchParams
 
 Message = Mapping[str, Any]
 
@@ -91,6 +92,17 @@ class LLM:
         ("system", "user", "assistant", "tool") and "content"."""
         return self.generate([render_chat(self.tokenizer, messages)], params)
 
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams | None = None
+    ) -> list[RequestOutput]:
+        """The likeliest answers, by beam search: `outputs` of each prompt are its beams, the best
+        first, with `cumulative_logprob`. Raises ValueError if a prompt cannot be served."""
+        params = params or BeamSearchParams()
+        return [
+            BeamSearch(self.engine, f"beam {next(self._ids)}", params).run(prompt, self._step)
+            for prompt in as_prompts(prompts)
+        ]
+
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
@@ -135,9 +147,12 @@ class LLM:
         """Step until the request has something to say; what others say waits in their mail."""
         mail = self._mail[request_id]
         while not mail:
-            for report in self.engine.step():
-                self._mail[report.request_id].append(report)
+            self._step()
         return mail.popleft()
+
+    def _step(self) -> None:
+        for report in self.engine.step():
+            self._mail[report.request_id].append(report)
 
     def _forget(self, request_id: str) -> None:
         self.engine.abort(request_id)
