@@ -83,7 +83,9 @@ class ScoreRules:
         self.params = params
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
-        self.stop_ids = params.stop_token_ids + (() if params.ignore_eos else eos_token_ids)
+        # A tokenizer may know an EOS that the model has no score for.
+        eos = () if params.ignore_eos else (i for i in eos_token_ids if i < vocab_size)
+        self.stop_ids = (*params.stop_token_ids, *eos)
         self.plugins = plugins
         self.blocked: Tensor | None = None  # [vocab] bool
         if params.allowed_token_ids is not None:
