@@ -3,6 +3,8 @@ what it says alone. Arrivals, chunks, memory so small that requests are stopped,
 sampling; what is given up is poisoned, and every invariant is checked after each step."""
 
 import random
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from tiny_models import MULTI_QUERY, random_llama
@@ -10,6 +12,7 @@ from tiny_models import MULTI_QUERY, random_llama
 from minivllm.config import EngineConfig
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduler.policy import POLICIES
 
 PAIRS = {
     "grouped": {},
@@ -113,6 +116,95 @@ def test_any_company_gives_the_solo_answer(tmp_path_factory, shape, seed):
         assert_same_logprobs(report.prompt_logprobs, solo.prompt_logprobs)
         for ours, its in zip(report.outputs, solo.outputs, strict=True):
             assert_same_logprobs(ours.logprobs, its.logprobs)
+
+
+FEATURES = {
+    "prefix cache": ["none", "hash", "radix"],
+    "when memory is full": ["recompute", "swap", "reserve"],
+    "samples": [1, 4],
+    "tokens a step": [5, 17, 64],
+    "policy": list(POLICIES),
+    "block size": [1, 4, 16],
+}
+
+
+def pairs_of(row):
+    """All pairs of (feature, value) that a row has."""
+    return set(combinations(row.items(), 2))
+
+
+def pairwise_rows():
+    """Few rows that together have every pair of values of two features: each next row is the
+    best of a hundred random ones."""
+    rng = random.Random(0)
+    todo = set().union(
+        *(
+            {((a, x), (b, y)) for x in FEATURES[a] for y in FEATURES[b]}
+            for a, b in combinations(FEATURES, 2)
+        )
+    )
+    rows = []
+    while todo:
+        tries = [{k: rng.choice(v) for k, v in FEATURES.items()} for _ in range(100)]
+        best = max(tries, key=lambda row: len(pairs_of(row) & todo))
+        rows.append(best)
+        todo -= pairs_of(best)
+    return rows
+
+
+def run_features(folder, row, seed):
+    """One random company under the features of a row, against solo answers."""
+    rng = random.Random(seed)
+    block_size = row["block size"]
+    common = [rng.randrange(331) for _ in range(20)]
+    todo = {}
+    for i in range(5):
+        prompt = common[: rng.randint(0, 20)] + [rng.randrange(331) for _ in range(8)]
+        params = SamplingParams(
+            temperature=rng.choice([0, 0.8]), n=row["samples"], max_tokens=rng.randint(8, 20),
+            seed=i,
+        )  # fmt: skip
+        todo[str(i)] = (prompt, params)
+    engine = make_engine(
+        folder, block_size=block_size, num_blocks=1 + -(-64 // block_size),
+        max_num_batched_tokens=row["tokens a step"], max_num_seqs=4,
+        prefix_cache=row["prefix cache"], policy=row["policy"],
+        preemption=row["when memory is full"], num_host_blocks=1 + 64 // block_size,
+    )  # fmt: skip
+    reports = run_in_company(engine, rng, todo)
+    kv = engine.core.scheduler.kv
+    assert kv.num_free_blocks == kv.pool.num_blocks - 1, row
+    for rid, report in reports.items():
+        assert answers(report) == answers(alone(folder, *todo[rid])), row
+    return engine.core.scheduler.stats
+
+
+def test_every_pair_of_features_gives_the_solo_answer(tmp_path_factory):
+    """And the table of pairs that passed is written, for people to look up."""
+    folder = random_llama(tmp_path_factory.getbasetemp(), dtype="float64")
+    passed, preemptions, hits = set(), 0, 0
+    for seed, row in enumerate(pairwise_rows()):
+        stats = run_features(folder, row, seed)
+        passed |= pairs_of(row)
+        preemptions += stats.num_preemptions
+        hits += stats.num_cached_tokens
+    assert preemptions > 20 and hits > 100, "these rows meet nothing of what they are about"
+    write_table(passed)
+
+
+def write_table(passed):
+    """build/tables/features.md: a row and a column for each value of each feature."""
+    values = [(feature, value) for feature in FEATURES for value in FEATURES[feature]]
+    lines = ["| | " + " | ".join(f"{f}: {v}" for f, v in values) + " |"]
+    lines.append("|---" * (len(values) + 1) + "|")
+    for a in values:
+        cells = ["" if a[0] == b[0] else "yes" for b in values if a[0] == b[0] or (
+            (a, b) in passed or (b, a) in passed)]  # fmt: skip
+        assert len(cells) == len(values), f"a pair with {a} was not run"
+        lines.append(f"| {a[0]}: {a[1]} | " + " | ".join(cells) + " |")
+    folder = Path(__file__).parent.parent / "build" / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "features.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def test_these_companies_do_meet_full_memory(tmp_path):

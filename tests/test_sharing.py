@@ -57,6 +57,7 @@ def manager_with(prompt_len, block_size=4, num_blocks=20):
     kv.attach(parent, [])
     kv.allocate_slots(parent, prompt_len)
     parent.num_computed_tokens = prompt_len
+    kv.publish(parent)
     return kv, parent
 
 
@@ -94,7 +95,6 @@ def test_a_copy_that_finds_no_block_changes_nothing():
 
 def test_a_block_that_the_cache_was_offered_is_copied_even_by_its_only_reader():
     kv, parent = manager_with(8)
-    kv.publish(parent)
     child = Request(request("child", range(8)))
     kv.fork(parent, child)
     kv.free(parent)
@@ -119,6 +119,7 @@ def test_kv_that_is_copied_and_swapped_out_in_one_plan_is_read_where_it_still_is
     kv.attach(parent, [])
     kv.allocate_slots(parent, 10)
     parent.num_computed_tokens = 10
+    kv.publish(parent)
     child = Request(request("child", range(10)))
     kv.fork(parent, child)
     kv.copy_if_shared(child)
@@ -412,6 +413,28 @@ def test_a_trace_says_why_and_replays_to_the_same_plans(policy):
 def test_what_is_no_trace_is_refused_by_line(lines, message):
     with pytest.raises(ValueError, match=message):
         list(read_trace(lines))
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_samples_that_fork_a_request_just_swapped_in_keep_the_cache_in_order(cache):
+    for seed in range(120):
+        rng = random.Random(seed)
+        block_size = rng.choice([1, 2, 4])
+        core = make_core(
+            num_blocks=rng.randint(8, 16), block_size=block_size, budget=rng.choice([4, 8, 64]),
+            prefix_cache=cache, num_host_blocks=rng.choice([6, 30]),
+            scheduling={"preemption": "swap"},
+        )  # fmt: skip
+        for i in range(6):
+            prompt = [1] * rng.randint(1, 3 * block_size)
+            prompt += [rng.randrange(2) for _ in range(rng.randint(0, block_size + 1))]
+            room = core.scheduler.max_model_len - len(prompt)
+            max_tokens = min(rng.randint(2, 3 * block_size + 2), room)
+            if max_tokens > 0:
+                for new in samples(f"r{i}", prompt, rng.choice([1, 2, 3]), max_tokens=max_tokens):
+                    core.add_request(new)
+        run(core)
+        assert_all_free(core)
 
 
 FEATURES = {

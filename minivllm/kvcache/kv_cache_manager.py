@@ -74,15 +74,26 @@ class KVCacheManager:
         table.extend(block_ids)
         return block_ids
 
+    def can_fork(self, parent: Request, child: Request) -> bool:
+        """Whether the parent owns blocks with all tokens of the child but the last, and has
+        offered its full ones to the cache. (One that was just swapped in has not: it may still
+        have to take over other blocks, which its children would miss.)"""
+        table = self.tables.get(parent.request_id)
+        return (
+            table is not None
+            and parent.num_computed_tokens >= child.num_tokens - 1
+            and table.num_published == parent.num_computed_tokens // self.block_size
+        )
+
     def fork(self, parent: Request, child: Request) -> None:
         """Start the child's table with the parent's blocks that hold all tokens of the child but
         the last, which it computes itself. The last of these blocks, perhaps partly filled, is
         shared too, until somebody writes into it.
 
-        The parent must have computed these tokens, and they must be the same.
+        `can_fork` must hold, and the tokens must be the same.
         """
         num_tokens = child.num_tokens - 1
-        assert parent.num_computed_tokens >= num_tokens and child.num_planned_tokens == 0
+        assert self.can_fork(parent, child) and child.num_planned_tokens == 0
         assert parent.token_ids[:num_tokens] == child.token_ids[:num_tokens]
         source = self.tables[parent.request_id]
         table = self.tables[child.request_id] = BlockTable()

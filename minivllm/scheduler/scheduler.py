@@ -176,8 +176,8 @@ class Scheduler:
             self.kv.swap_in(request)
             return True
         parent = self.requests.get(request.fork_of)
-        is_fork = parent is not None and parent.status is RequestStatus.RUNNING
-        if is_fork and request.num_output_tokens == 0 and has_computed(parent, request):
+        is_new = request.num_output_tokens == 0
+        if is_new and parent is not None and self.kv.can_fork(parent, request):
             self.kv.fork(parent, request)
         else:
             self.kv.attach(request, self.kv.get_computed_blocks(request))
