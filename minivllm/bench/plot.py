@@ -136,20 +136,23 @@ def draw_bars(axes: Axes, values: dict[str, float], *, y: str, text: str = "{:.0
 
 def draw_run(simulation: Simulation) -> Callable[[Figure], None]:
     """Four views of one run: the queue, the memory, the steps, and how long people waited."""
+    steps = simulation.steps
+    times = [step.end for step in steps]
 
     def draw(figure: Figure) -> None:
-        (queue, memory), (steps, waits) = figure.subplots(2, 2)
-        times = [step.end for step in simulation.steps]
-        queue.plot(times, [s.num_running for s in simulation.steps], color=DECODE, lw=1)
-        queue.plot(times, [s.num_waiting for s in simulation.steps], color="#888888", lw=1, ls="--")
+        (queue, memory), (work, waits) = figure.subplots(2, 2)
+        queue.plot(times, [s.num_running for s in steps], color=DECODE, lw=1)
+        queue.plot(times, [s.num_waiting for s in steps], color="#555555", lw=1, ls="--")
         queue.legend(["running", "waiting"])
         queue.set(ylabel="requests", ylim=(0, None))
-        memory.plot(times, [100 * s.kv_use for s in simulation.steps], color=DECODE, lw=1)
+        memory.plot(times, [100 * s.kv_use for s in steps], color=DECODE, lw=1)
         memory.set(ylabel="KV blocks in use (%)", ylim=(0, 102))
-        steps.plot(times, [1e3 * (s.end - s.start) for s in simulation.steps], ",", color=INK)
-        steps.set(ylabel="time of a step (ms)", xlabel="seconds (modelled)", ylim=(0, None))
-        memory.set(xlabel="seconds (modelled)")
-        queue.set(xlabel="seconds (modelled)")
+        lengths = [1e3 * (s.end - s.start) for s in steps]
+        # Thousands of dots: as pixels, also in an .svg.
+        work.plot(times, lengths, ".", ms=2, alpha=0.4, mew=0, color=INK, rasterized=True)
+        work.set(ylabel="time of a step (ms)", ylim=(0, None))
+        for axes in (queue, memory, work):
+            axes.set_xlabel("seconds (modelled)")
         draw_waits(waits, simulation.records)
 
     return draw
@@ -167,6 +170,7 @@ def draw_waits(axes: Axes, records: Sequence[Record]) -> None:
             curve = [1e3 * values[round((len(values) - 1) * share / 100)] for share in shares]
             axes.plot(curve, shares, color=colour, ls=style, label=label)
     axes.set(xscale="log", xlabel="at most so many ms", ylabel="% of all", ylim=(0, 102))
+    plain_numbers(axes.xaxis)
     axes.legend(loc="lower right")
 
 
@@ -178,6 +182,6 @@ def save_run(path: str, simulation: Simulation) -> None:
         title=describe(deployment),
         caption=f"Modelled by minivllm: real scheduler, virtual clock. Policy "
         f"{simulation.config.policy}, prefix cache {simulation.config.prefix_cache}, "
-        f"{len(simulation.records)} requests.",
+        f"{len(simulation.records):,} requests.",
         size=(9.0, 6.0),
     )

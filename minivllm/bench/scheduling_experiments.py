@@ -79,11 +79,11 @@ def chunked_prefill() -> Outcome:
         gaps = [1e3 * gap for r in records[: len(chats)] for gap in r.itl_s]
         first = [r.ttft_s for r in records[len(chats) :]]
         rows.append({
-            "tokens a step": budget,
-            "chat ITL p50 (ms)": percentile(gaps, 50),
-            "chat ITL p99 (ms)": percentile(gaps, 99),
-            "long TTFT p50 (s)": percentile(first, 50),
-            "long TTFT p99 (s)": percentile(first, 99),
+            "budget": budget,
+            "ITL p50 (ms)": percentile(gaps, 50),
+            "ITL p99 (ms)": percentile(gaps, 99),
+            "TTFT p50 (s)": percentile(first, 50),
+            "TTFT p99 (s)": percentile(first, 99),
         })  # fmt: skip
 
     def draw(figure: Figure) -> None:
@@ -91,20 +91,20 @@ def chunked_prefill() -> Outcome:
         for axes, what, y, scale, colours in (
             (
                 left,
-                "chat ITL p{} (ms)",
+                "ITL p{} (ms)",
                 "gap between a chat's tokens (ms)",
                 "log",
                 (DECODE, "#80bde0"),
             ),
             (
                 right,
-                "long TTFT p{} (s)",
+                "TTFT p{} (s)",
                 "first token of a long prompt (s)",
                 "linear",
                 (PREFILL, "#f0a070"),
             ),
         ):
-            curves = {f"p{p}": column(rows, "tokens a step", what.format(p)) for p in (99, 50)}
+            curves = {f"p{p}": column(rows, "budget", what.format(p)) for p in (99, 50)}
             draw_curves(
                 axes,
                 curves,
@@ -114,7 +114,7 @@ def chunked_prefill() -> Outcome:
                 xscale="log",
                 yscale=scale,
             )
-            budgets = [row["tokens a step"] for row in rows]
+            budgets = [row["budget"] for row in rows]
             axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
         right.set_ylim(0, None)
 
@@ -134,7 +134,7 @@ def cache_aware_order() -> Outcome:
     requests = workload_prefixes(
         600,
         prompt_len=fixed(prefix_len + 100),
-        output_len=fixed(100),
+        output_len=fixed(60),
         num_prefixes=num_prefixes,
         prefix_len=prefix_len,
         arrivals=(8.0 * (i // 100) for i in range(600)),

@@ -58,9 +58,9 @@ class Step(NamedTuple):
     end: float
     num_rows: int
     num_tokens: int
-    num_running: int
+    num_running: int  # those that end with this step among them
     num_waiting: int
-    kv_use: float  # share of the blocks that requests read
+    kv_use: float  # share of the blocks that requests read, after the step
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class _Run:
             self.core.add_request(request.engine_request(time))
 
     def _take(self, outputs: list[EngineCoreOutput], start: float) -> None:
-        now, records = self.executor.now, self.records
+        now, records, num_done = self.executor.now, self.records, self.num_done
         for output in outputs:
             record = records[output.request_id]
             if record.admitted_time is None:
@@ -192,9 +192,9 @@ class _Run:
                 self.num_done += 1
                 for follower in self.followers.get(output.request_id, ()):
                     self._push(now + follower.arrival_time, follower)
-        self.steps.append(self._step(start))
+        self.steps.append(self._step(start, self.num_done - num_done))
 
-    def _step(self, start: float) -> Step:
+    def _step(self, start: float, num_ended: int) -> Step:
         scheduler, plan = self.core.scheduler, self.executor.last_plan
         num_usable = scheduler.kv.pool.num_blocks - 1
         return Step(
@@ -202,7 +202,7 @@ class _Run:
             end=self.executor.now,
             num_rows=len(plan.rows),
             num_tokens=plan.num_tokens,
-            num_running=len(scheduler.running),
+            num_running=len(scheduler.running) + num_ended,
             num_waiting=len(scheduler.waiting),
             kv_use=1 - scheduler.kv.num_free_blocks / num_usable,
         )
