@@ -59,7 +59,7 @@ class Request:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return self.num_tokens - self.num_planned_tokens
+        return len(self.token_ids) - self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def is_scoring(self) -> bool:
@@ -68,7 +68,7 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        return self.status is RequestStatus.FINISHED
+        return self.finish_reason is not None
 
     def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
         assert not self.is_finished, f"{self.request_id} finished twice"
@@ -77,7 +77,7 @@ class Request:
 
     def check(self) -> None:
         assert 0 <= self.num_computed_tokens <= self.num_planned_tokens <= self.num_tokens
-        assert self.is_finished == (self.finish_reason is not None)
+        assert self.is_finished == (self.status is RequestStatus.FINISHED)
         if self.status is RequestStatus.WAITING:
             assert self.num_in_flight_tokens == 0, f"{self.request_id} waits with tokens planned"
 

@@ -226,7 +226,7 @@ def forms(plans):
     return [
         replace(
             plan,
-            rows=tuple(replace(row, token_ids=(0,) * len(row.token_ids)) for row in plan.rows),
+            rows=tuple(row._replace(token_ids=(0,) * len(row.token_ids)) for row in plan.rows),
             new_requests=tuple(
                 replace(new, token_ids=(0,) * len(new.token_ids)) for new in plan.new_requests
             ),

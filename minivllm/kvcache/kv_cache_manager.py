@@ -67,7 +67,9 @@ class KVCacheManager:
         """
         table = self.tables[request.request_id]
         num_tokens = request.num_planned_tokens + num_new_tokens
-        num_new_blocks = blocks_needed(len(table), num_tokens, self.block_size)
+        num_new_blocks = blocks_needed(len(table.block_ids), num_tokens, self.block_size)
+        if num_new_blocks == 0:
+            return []
         if num_new_blocks > self.num_free_blocks:
             return None
         block_ids = self._take_blocks(num_new_blocks)
@@ -110,7 +112,8 @@ class KVCacheManager:
             return True
         if self.num_free_blocks == 0:
             return False
-        table, index = self._next_block(request)
+        table = self.tables[request.request_id]
+        index = request.num_planned_tokens // self.block_size
         shared = table.block_ids[index]
         (own,) = self._take_blocks(1)
         table.replace(index, own)
@@ -209,13 +212,12 @@ class KVCacheManager:
                 self.pool.give_back(block_id)
         return self.pool.allocate(n)
 
-    def _next_block(self, request: Request) -> tuple[BlockTable, int]:
-        """The table, and the index of the block that the next token is written into."""
-        return self.tables[request.request_id], request.num_planned_tokens // self.block_size
-
     def _writes_into_shared(self, request: Request) -> bool:
-        table, index = self._next_block(request)
-        if index >= len(table):
+        """Whether the block that the next token goes into is read by others, or known to the
+        prefix cache."""
+        table = self.tables[request.request_id]
+        index = request.num_planned_tokens // self.block_size
+        if index >= len(table.block_ids):
             return False
         return index < table.num_published or self.pool.ref_cnt[table.block_ids[index]] > 1
 

@@ -125,4 +125,7 @@ def frozen(value: Any) -> Any:
 
 
 def _defaults(kind: type) -> list[tuple[str, Any]]:
-    return [(f.name, f.default if f.default is not MISSING else MISSING) for f in fields(kind)]
+    """Field names of a message and what each is by default (MISSING: it has none)."""
+    if issubclass(kind, tuple):
+        return [(name, kind._field_defaults.get(name, MISSING)) for name in kind._fields]
+    return [(f.name, f.default) for f in fields(kind)]

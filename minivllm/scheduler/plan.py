@@ -35,20 +35,19 @@ class StepPlan:
         assert num_tokens > 0
         start = request.num_planned_tokens
         end = start + num_tokens
-        reaches_last = end == request.num_tokens
+        params = request.sampling_params
+        samples = end == len(request.token_ids) and params.max_tokens != 0
+        wants_scores = params.prompt_logprobs is not None
         table_start, table_ids = kv.tables[request.request_id].take_changes()
         self.rows.append(
             Row(
                 request_id=request.request_id,
                 start=start,
                 token_ids=tuple(request.token_ids[start:end]),
-                num_to_sample=1 if reaches_last and not request.is_scoring else 0,
+                num_to_sample=1 if samples else 0,
                 table_start=(table_start,),
                 table_ids=(table_ids,),
-                wants_prompt_logprobs=(
-                    request.sampling_params.prompt_logprobs is not None
-                    and start + 1 < request.num_prompt_tokens
-                ),
+                wants_prompt_logprobs=wants_scores and start + 1 < request.num_prompt_tokens,
             )
         )
         request.num_in_flight_tokens += num_tokens

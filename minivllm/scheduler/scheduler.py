@@ -22,6 +22,8 @@ from .preemption import choose_victim
 from .report import report
 from .stopping import stop_at_last
 
+WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
+
 
 class Scheduler:
     """Holds every request that is not finished: waiting, or running (owning blocks)."""
@@ -104,7 +106,7 @@ class Scheduler:
         Returns what is left of the budget. A request without room for its tokens stops the last
         ones, or is stopped itself."""
         for request in list(self.running):
-            if request.status is not RequestStatus.RUNNING:
+            if request.status is WAITING:
                 continue  # stopped a moment ago, to make room
             num_tokens = self._num_tokens_now(request, budget)
             if num_tokens > 0 and self._make_room(request, num_tokens, plan):
@@ -155,7 +157,7 @@ class Scheduler:
         self.waiting.remove(request)
         self.running.append(request)
         self.running.sort(key=self.policy.rank)
-        request.status = RequestStatus.RUNNING
+        request.status = RUNNING
         if self.trace:
             self.trace.note("admitted", request.request_id, hit=request.num_computed_tokens)
         return True
@@ -208,7 +210,7 @@ class Scheduler:
         computed again."""
         self.running.remove(request)
         self.waiting.appendleft(request)
-        request.status = RequestStatus.WAITING
+        request.status = WAITING
         request.num_in_flight_tokens = 0
         request.num_preemptions += 1
         self.stats.num_preemptions += 1
@@ -231,7 +233,7 @@ class Scheduler:
         outputs = []
         for index, row in enumerate(plan.rows):
             request = self.requests.get(row.request_id)
-            if request is None or request.status is not RequestStatus.RUNNING:
+            if request is None or request.status is WAITING:
                 continue
             new_token_ids: tuple[int, ...] = ()
             if row.request_id in errors:
@@ -243,7 +245,7 @@ class Scheduler:
                 new_token_ids = self._accept(request, result.sampled[index])
                 self.kv.publish(request)
             outputs.append(report(request, new_token_ids, result, index))
-            if request.is_finished:
+            if request.finish_reason is not None:
                 self._leave(request)
             elif self.forks.held:
                 self.waiting.extendleft(reversed(self.forks.release(request)))
@@ -289,7 +291,7 @@ class Scheduler:
         for request in self.requests.values():
             request.check()
             assert not request.is_finished
-            is_here = request.status is RequestStatus.RUNNING or self.kv.is_swapped_out(request)
+            is_here = request.status is RUNNING or self.kv.is_swapped_out(request)
             assert is_here or request.num_computed_tokens == 0
         for request in self.running:
             num_slots = len(self.kv.tables[request.request_id]) * self.kv.block_size

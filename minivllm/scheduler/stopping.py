@@ -16,11 +16,13 @@ def stop_at_last(
     of max_tokens, or of the model, always ends with "length".
     """
     params, last = request.sampling_params, request.token_ids[-1]
-    if request.num_output_tokens >= params.min_tokens:
+    num_tokens = len(request.token_ids)
+    num_output_tokens = num_tokens - request.num_prompt_tokens
+    if num_output_tokens >= params.min_tokens:
         if last in eos_token_ids and not params.ignore_eos:
             return "stop", None
         if last in params.stop_token_ids:
             return "stop", last
-    if request.num_output_tokens == params.max_tokens or request.num_tokens >= max_model_len:
+    if num_output_tokens == params.max_tokens or num_tokens >= max_model_len:
         return "length", None
     return None
