@@ -109,16 +109,20 @@ def keep_mask(
     if (top_k <= 0).all() and (top_p >= 1).all():
         return keep
 
-    top_k, top_p = top_k[:, None], top_p[:, None]
-    num = logits.shape[-1] if (top_k <= 0).any() else int(top_k.max())
-    ids = likeliest(logits.where(keep, -torch.inf), num)
-    logits, keep = logits.gather(-1, ids), keep.gather(-1, ids)
+    # More than 1 - p lies on an id that top-p keeps and on less likely ones together, so that it
+    # is likelier than (1 - p) / vocab: few ids are, and only these need an order.
+    logits = logits.where(keep, -torch.inf)
+    probs, top_p = logits.softmax(-1), top_p[:, None]
+    num_likely = (probs > (1 - top_p) / logits.shape[-1]).sum(-1)
+    num_kept = torch.where(top_k > 0, top_k, num_likely.clamp_min(1))
+    ids = likeliest(logits, int(num_kept.max()))
 
     rank = torch.arange(ids.shape[-1], device=ids.device)
-    keep &= (rank < top_k) | (top_k <= 0)
-    probs = logits.where(keep, -torch.inf).softmax(-1)
-    mass_before = probs.cumsum(-1) - probs
-    keep &= (mass_before < top_p) | (top_p >= 1)
+    keep = keep.gather(-1, ids) & (rank < num_kept[:, None])
+    probs = probs.gather(-1, ids).where(keep, 0)
+    mass = probs.cumsum(-1)
+    whole = torch.where(top_k[:, None] > 0, mass[:, -1:], 1)
+    keep &= (mass - probs < top_p * whole) | (top_p >= 1)
     keep[:, 0] = True
     return torch.zeros_like(ratios, dtype=torch.bool).scatter(-1, ids, keep)
 
