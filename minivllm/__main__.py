@@ -12,7 +12,7 @@ import os
 import sys
 from typing import NoReturn
 
-COMMANDS = ("generate", "chat", "pull", "simulate", "doctor")
+COMMANDS = ("generate", "chat", "pull", "simulate", "bench", "doctor")
 PIPE_CLOSED = 141  # as a shell reports a program that the closing of its output ended
 
 
