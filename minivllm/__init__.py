@@ -46,9 +46,10 @@ minivllm/
   worker/         worker.py model_runner.py input_batch.py kv_tensors.py
   engine/         core.py llm_engine.py input_processor.py output_processor.py replay.py
   entrypoints/    llm.py beam.py
-  bench/          control_plane.py peers.py peer_engines.py peer_workload.py hardware.py model_shapes.py
-                  roofline.py workload.py arrivals.py simulate.py report.py
-  commands/       options.py running.py generate.py chat.py pull.py bench.py doctor.py checks.py speed.py
+  bench/          control_plane.py peers.py peer_engines.py peer_workload.py hardware.py
+                  model_shapes.py roofline.py workload.py arrivals.py simulate.py report.py
+  commands/       options.py running.py generate.py chat.py pull.py bench.py doctor.py
+                  checks.py speed.py
   __main__.py
 
 Importing this package loads neither torch nor numpy; `LLM` and `SamplingParams` are loaded when
