@@ -1,0 +1,262 @@
+"""The labs, from the command line. Alone it says what to type next.
+
+0: done, all tests pass. 1: a test fails. 2: something asked for cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import report
+from .learner import MINE, Learner
+from .manifest import ROOT, LabInfo, find_lab
+from .runner import Judge, Outcome, run_lab
+
+COMMANDS = {
+    "list": "all labs, what is done, what is next",
+    "start": "write a lab's starter into labs/mine; never overwrites",
+    "check": "run a lab's tests against your file",
+    "hint": "one more hint for the test that failed last",
+    "diff": "your functions beside the reference's, once the lab is passed",
+    "reset": "start a lab over; your files are kept in labs/mine/backup",
+    "skip": "leave a lab out for now; come back with start",
+    "update": "after a new version of the engine: its files, your bodies",
+    "mine": "run the whole engine on the labs you passed: mine chat, mine generate",
+    "grade": "grade a folder of submissions",
+    "export": "make an autograder package",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m labs",
+        description="The labs of Token by Token. Alone, it says what to type next.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    made = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()
+            if name not in ("grade", "export")}  # fmt: skip
+    for name in ("start", "check", "hint", "diff", "reset", "skip"):
+        made[name].add_argument("lab", nargs="?", help="slug or number; default: where you are")
+    check = made["check"]
+    check.add_argument("--seed", type=int, help="the numbers of an earlier check")
+    check.add_argument("--verbose", action="store_true", help="the whole traceback")
+    check.add_argument("--watch", action="store_true", help="check again whenever a file changes")
+    check.add_argument("--ref", action="store_true", help="judge the reference instead of yours")
+    check.add_argument("--direct", action="store_true",
+                       help="in this process, for a debugger: no limits")  # fmt: skip
+    made["diff"].add_argument("--give-up", action="store_true", help="show it before you pass")
+    made["reset"].add_argument("--all", action="store_true", help="every lab")
+    made["mine"].add_argument("arguments", nargs=argparse.REMAINDER,
+                              help="what `minivllm` is asked: chat, generate ...")  # fmt: skip
+    return parser
+
+
+def main(argv: list[str] | None = None, mine: Path = MINE) -> int:
+    """Run one command; returns its exit status."""
+    sys.stdout.reconfigure(errors="replace")
+    args = make_parser().parse_args(argv)
+    try:
+        learner = Learner(mine)
+        if learner.progress.notice:
+            print(learner.progress.notice + "\n")
+        return globals()[f"do_{args.command or 'list'}"](learner, args)
+    except ValueError as error:
+        print(f"labs: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def current(learner: Learner, name: str | None) -> LabInfo:
+    """The lab that is named, or else the one to work on now."""
+    if name:
+        return find_lab(name, learner.labs)
+    info = next_lab(learner)
+    if info is None:
+        raise ValueError("all labs are passed; name one")
+    return info
+
+
+def next_lab(learner: Learner) -> LabInfo | None:
+    """The lab under way, or else the first that is neither passed nor skipped."""
+    progress = learner.progress
+    todo = [x for x in learner.labs if not progress[x.slug].passed and not progress[x.slug].skipped]
+    under_way = [x for x in todo if learner.has_started(x)]
+    return (under_way or todo or [None])[0]
+
+
+def state(learner: Learner, info: LabInfo, upcoming: LabInfo | None) -> str:
+    entry = learner.progress[info.slug]
+    if entry.passed:
+        return "passed" + (f", further {len(entry.further)}" if entry.further else "")
+    if entry.skipped:
+        return "skipped"
+    if learner.has_started(info):
+        return f"under way, {entry.num_passing} tests" if entry.num_passing else "started"
+    return "<- next" if info is upcoming else ""
+
+
+def do_list(learner: Learner, args: argparse.Namespace) -> int:
+    upcoming, part = next_lab(learner), ""
+    print("Token by Token: the labs. Each is a few functions of the engine, for you to write.")
+    for info in learner.labs:
+        if info.part != part:
+            part = info.part
+            print(f"\n{part}")
+        print(f"  {info.number:02}  {info.slug:<24}{info.minutes:>4} min   "
+              f"{state(learner, info, upcoming)}".rstrip())  # fmt: skip
+    passed = sum(bool(learner.progress[x.slug].passed) for x in learner.labs)
+    print(f"\n{passed} of {len(learner.labs)} passed. Type next:\n")
+    if upcoming is None:
+        print("  python -m labs mine chat        your whole engine, talking")
+    elif learner.has_started(upcoming):
+        print(f"  python -m labs check {upcoming.slug}")
+    else:
+        print(f"  python -m labs start {upcoming.slug}")
+    if args.command is None:
+        print("\npython -m labs --help lists all commands.")
+    return 0
+
+
+def do_start(learner: Learner, args: argparse.Namespace) -> int:
+    return 0 if learner.start(current(learner, args.lab)) else 2
+
+
+def do_check(learner: Learner, args: argparse.Namespace) -> int:
+    info = current(learner, args.lab)
+    if args.ref:
+        return check_reference(info, args)
+    if not learner.has_started(info):
+        raise ValueError(f"{info.slug} is not started: python -m labs start {info.slug}")
+    status = check_once(learner, info, args)
+    if args.watch:
+        watch(learner, info, args)
+    return status
+
+
+def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int:
+    print(f"Lab {info.number:02} {info.slug}\n", flush=True)
+    has_failed = False
+
+    def show_until_failed(outcome: Outcome) -> None:
+        nonlocal has_failed
+        if not has_failed:
+            show(outcome)
+        has_failed = has_failed or outcome.status == "failed"
+
+    outcomes, seed = learner.check(info, args.seed, args.direct, show_until_failed)
+    failed = [o for o in outcomes if o.status == "failed"]
+    print()
+    if not failed:
+        print(report.summary(info, outcomes))
+        print(f"\n  python -m labs diff {info.slug}   your functions beside the reference's")
+        print("  python -m labs mine chat   the engine on your code")
+        return 0
+    hint = None if failed[0].is_starter else learner.next_hint(info)
+    print(report.failure(failed[0], hint, args.verbose))
+    print(f"\n  again    python -m labs check {info.slug} --seed {seed}")
+    print(f"  stuck?   python -m labs hint {info.slug}")
+    return 1
+
+
+def show(outcome: Outcome) -> None:
+    print(report.line_of(outcome), flush=True)
+
+
+def check_reference(info: LabInfo, args: argparse.Namespace) -> int:
+    outcomes = list(run_lab(info, Judge(None), args.seed or 0))
+    for outcome in outcomes:
+        show(outcome)
+        if outcome.status == "failed":
+            print(report.failure(outcome, None, args.verbose))
+    return 0 if all(o.passed for o in outcomes) else 1
+
+
+def watch(learner: Learner, info: LabInfo, args: argparse.Namespace) -> None:
+    """Check again at each change until Ctrl-C."""
+    paths = [learner.path(info, file) for file in info.files]
+
+    def times() -> list[float]:
+        return [path.stat().st_mtime if path.exists() else 0 for path in paths]
+
+    seen = times()
+    print("\nwatching your files; Ctrl-C ends", flush=True)
+    while True:
+        time.sleep(0.3)
+        if times() != seen:
+            seen = times()
+            print("\n" + "-" * report.WIDTH)
+            try:
+                check_once(learner, info, args)
+            except ValueError as error:
+                print(f"labs: {error}")
+
+
+def do_hint(learner: Learner, args: argparse.Namespace) -> int:
+    info = current(learner, args.lab)
+    failing = learner.progress[info.slug].failing
+    hint = learner.next_hint(info)
+    if hint is None:
+        print(f"No test of {info.slug} has failed yet: python -m labs check {info.slug}")
+        return 2
+    print(report.wrapped(failing.replace("_", " "), ""))
+    print(report.wrapped(f"Hint {hint[0]} of {hint[1]}: {hint[2]}"))
+    return 0
+
+
+def do_diff(learner: Learner, args: argparse.Namespace) -> int:
+    info = current(learner, args.lab)
+    if not (learner.progress[info.slug].passed or args.give_up):
+        raise ValueError(
+            f"{info.slug} is not passed yet. Rather a hint (python -m labs hint {info.slug})? "
+            f"Or --give-up"
+        )
+    print(learner.diff(info))
+    return 0
+
+
+def do_reset(learner: Learner, args: argparse.Namespace) -> int:
+    labs = learner.labs if args.all else [current(learner, args.lab)]
+    for info in labs:
+        kept = learner.reset(info)
+        if kept:
+            print(f"{info.slug} is as at the start; what you had is in {learner.shown(kept)}")
+        elif not args.all:
+            print(f"{info.slug} is not started")
+    return 0
+
+
+def do_skip(learner: Learner, args: argparse.Namespace) -> int:
+    info = current(learner, args.lab)
+    learner.skip(info)
+    print(f"{info.slug} is skipped; python -m labs start {info.slug} comes back to it")
+    return 0
+
+
+def do_update(learner: Learner, args: argparse.Namespace) -> int:
+    complete = learner.update()
+    print("Everything is up to date." if complete else "The rest is up to date.")
+    return 0 if complete else 1
+
+
+def do_mine(learner: Learner, args: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="mine-") as folder:
+        composed, names = learner.compose_mine(Path(folder).resolve())
+        print(f"your engine: {', '.join(names)}\n", file=sys.stderr, flush=True)
+        if not args.arguments:
+            return 0
+        paths = [str(composed.root), os.environ.get("PYTHONPATH", "")]
+        command = [sys.executable, "-m", composed.package, *args.arguments]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return subprocess.run(command, env=env, cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Your bodies in a copy of the engine: graft one file, compose a whole package.
+
+A graft takes the engine's file and puts your holes in, by qualified name, with whatever helpers,
+imports and methods you added. Everything else is the engine's, so a newer engine and your work
+never meet in a merge. Nothing is imported or run here.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .holes import Function, find, first_line, is_stub, parse
+from .manifest import ENGINE
+
+PACKAGE = "mine_minivllm"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Python text that defines holes: a starter filled in, or only the functions."""
+
+    text: str
+    path: str  # as a person should see it
+    names: tuple[str, ...]  # the holes to take from it
+    elsewhere: tuple[str, ...] = ()  # holes in it that belong to other files
+
+
+@dataclass
+class Graft:
+    """An engine file with somebody's bodies in it."""
+
+    text: str
+    origin: dict[int, tuple[str, int]]  # line -> (answer's path, its line)
+    ignored: list[str] = field(default_factory=list)  # changed, but no hole: the engine's is used
+
+
+@dataclass
+class Composed:
+    """A package on disk, and where its lines came from."""
+
+    root: Path  # the folder to import from
+    package: str = PACKAGE
+    origin: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)  # by file
+    ignored: list[str] = field(default_factory=list)
+
+    def where(self, filename: str, line: int) -> tuple[str, int] | None:
+        """The place that a person wrote or may read, for a place in the copy; None elsewhere."""
+        try:
+            file = Path(filename).relative_to(self.root / self.package).as_posix()
+        except ValueError:
+            return None
+        return self.origin.get(file, {}).get(line, (f"minivllm/{file}", line))
+
+
+def graft(engine_text: str, answers: Sequence[Answer]) -> Graft:
+    """The engine's text with the answers' holes and additions.
+
+    Raises ValueError, saying where, if an answer is not Python, lacks a hole, or changes a hole's
+    signature, decorators or indentation.
+    """
+    engine = parse(engine_text, "the engine")
+    lines: list[tuple[str, tuple[str, int] | None]] = [
+        (line, None) for line in engine_text.splitlines(keepends=True)
+    ]
+    edits = []  # (start, end, new lines): lines[start:end] = new
+    ignored = []
+    for answer in answers:
+        tree = parse(answer.text, answer.path)
+        source = answer.text.splitlines(keepends=True)
+
+        def taken(node: ast.stmt, source=source, answer=answer):
+            span = range(first_line(node), node.end_lineno + 1)
+            return [(source[n - 1].rstrip("\n") + "\n", (answer.path, n)) for n in span]
+
+        for name in answer.names:
+            old, new = find(engine, name), find(tree, name)
+            check_hole(name, old, new, answer.path)
+            edits.append((first_line(old) - 1, old.end_lineno, taken(new)))
+        away = {name.partition(".")[0] for name in answer.elsewhere}
+        own = [n for n in tree.body if name_of(n) not in away]
+        for place, node in additions(engine, ast.Module(own, []), answer.names):
+            edits.append((place, place, taken(node)))
+        ignored += changed_elsewhere(engine, tree, answer.names)
+    for start, end, new in sorted(edits, key=lambda e: e[:2], reverse=True):
+        lines[start:end] = new
+    origin = {number: place for number, (_, place) in enumerate(lines, 1) if place}
+    return Graft("".join(line for line, _ in lines), origin, ignored)
+
+
+def check_hole(name: str, old: Function | None, new: Function | None, path: str) -> None:
+    """Raises ValueError if `new` cannot stand where `old` stands."""
+    if old is None:
+        raise ValueError(f"the engine has no {name}")
+    if new is None:
+        raise ValueError(f"{path} has no {name}: the lab needs a function of this name")
+    if signature(old) != signature(new):
+        raise ValueError(
+            f"{path}, line {new.lineno}: {name} must keep its signature\n"
+            f"  it is     {written(new)}\n  it was    {written(old)}"
+        )
+    if old.col_offset != new.col_offset:
+        raise ValueError(f"{path}, line {new.lineno}: indent {name} by {old.col_offset} spaces")
+
+
+def signature(node: Function) -> str:
+    """What callers see, without annotations."""
+    bare = ast.parse(ast.unparse(node.args).join(("def f(", "): ..."))).body[0]
+    for argument in ast.walk(bare.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    decorators = [ast.unparse(d) for d in node.decorator_list]
+    return f"{type(node).__name__} {decorators} {ast.unparse(bare.args)}"
+
+
+def written(node: Function) -> str:
+    decorators = "".join(f"@{ast.unparse(d)} " for d in node.decorator_list)
+    return f"{decorators}def {node.name}({ast.unparse(node.args)})"
+
+
+def additions(
+    engine: ast.Module, tree: ast.Module, holes: Sequence[str]
+) -> list[tuple[int, ast.stmt]]:
+    """New statements of the answer, each with the engine's line that it comes after."""
+    found = new_statements(engine.body, tree.body, last_import(engine))
+    for class_name in dict.fromkeys(name.partition(".")[0] for name in holes if "." in name):
+        old = next(n for n in engine.body if name_of(n) == class_name)
+        new = [n for n in tree.body if name_of(n) == class_name][-1]
+        found += new_statements(old.body, new.body, old.end_lineno)
+    return found
+
+
+def new_statements(
+    old: Sequence[ast.stmt], new: Sequence[ast.stmt], place: int
+) -> list[tuple[int, ast.stmt]]:
+    """Those of `new` that `old` has not, each to stand after the statement it stands after."""
+    by_name = {name_of(n): n for n in old if name_of(n)}
+    by_text = {ast.dump(n): n for n in old if not name_of(n)}
+    found = []
+    for node in new:
+        same = by_name.get(name_of(node)) if name_of(node) else by_text.get(ast.dump(node))
+        if same is not None:
+            place = same.end_lineno
+        elif not is_remark(node):
+            found.append((place, node))
+    return found
+
+
+def name_of(node: ast.stmt) -> str | None:
+    return node.name if isinstance(node, Function | ast.ClassDef) else None
+
+
+def is_remark(node: ast.stmt) -> bool:
+    """A docstring, `...`, or the import that must stand at the very top (the engine has it)."""
+    is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    return is_future or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def last_import(tree: ast.Module) -> int:
+    imports = [n.end_lineno for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    return max(imports, default=tree.body[0].end_lineno if is_remark(tree.body[0]) else 0)
+
+
+def changed_elsewhere(engine: ast.Module, tree: ast.Module, holes: Sequence[str]) -> list[str]:
+    """Functions that the answer changed although they are no holes."""
+    return [
+        name
+        for name, node in functions(tree)
+        if name not in holes
+        and not is_stub(node)
+        and (old := find(engine, name)) is not None
+        and ast.dump(old) != ast.dump(node)
+    ]
+
+
+def functions(tree: ast.Module) -> list[tuple[str, Function]]:
+    """Every function and method, by qualified name."""
+    found = [(n.name, n) for n in tree.body if isinstance(n, Function)]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            found += [(f"{node.name}.{n.name}", n) for n in node.body if isinstance(n, Function)]
+    return found
+
+
+def written_holes(text: str, path: str, names: Sequence[str]) -> list[str]:
+    """Those of the holes that are there and no longer the starter's stub."""
+    tree = parse(text, path)
+    return [n for n in names if (node := find(tree, n)) is not None and not is_stub(node)]
+
+
+def compose(
+    target: Path,
+    answers: Mapping[str, Sequence[Answer]],  # by engine file
+    engine: Path = ENGINE,
+    package: str = PACKAGE,
+) -> Composed:
+    """Write a copy of the engine, with the answers in it, into target/package. The originals of
+    the grafted files are not in the copy, in no form. Raises ValueError as `graft` does."""
+    grafts = {
+        file: graft((engine / file).read_text(encoding="utf-8"), own)
+        for file, own in answers.items()
+    }
+    copy_engine(engine, target / package, leave_out=set(grafts))
+    composed = Composed(target, package)
+    for file, made in grafts.items():
+        (target / package / file).write_text(made.text, encoding="utf-8")
+        composed.origin[file] = made.origin
+        composed.ignored += [f"{file}: {name}" for name in made.ignored]
+    return composed
+
+
+def copy_engine(engine: Path, target: Path, leave_out: set[str]) -> None:
+    """Copy the package with its compiled files, which makes the copy as quick to import, but
+    without the named files and what was compiled of them."""
+    stems = {(str(Path(file).parent), Path(file).stem) for file in leave_out}
+
+    def ignore(folder: str, names: list[str]) -> list[str]:
+        here = Path(folder).relative_to(engine)
+        room = str(here.parent if here.name == "__pycache__" else here)
+        left_out = [n for n in names if "." in n and (room, n.partition(".")[0]) in stems]
+        return left_out + [n for n in names if ".pyc." in n]  # one that is being written now
+
+    shutil.copytree(engine, target, ignore=ignore)

@@ -1,0 +1,1 @@
+"""Lessons: notebooks that import the engine, and the drawings they share with labs and site."""
