@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from .arrivals import poisson, uniform
-from .outcome import Outcome, column, deploy, figures, run
+from .outcome import Outcome, deploy, draw_kinds, figures, run
 from .plot import PREFILL, draw_bars, draw_curves
 from .report import describe
 from .roofline import Deployment, compute_seconds, prefill_work, swap_seconds
@@ -15,6 +15,17 @@ from .workload import workload_prefixes, workload_rag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+SWAP = "#009e73"  # neither prefill nor decode
+# model, hardware, number of devices
+PLACES = (
+    ("smollm2-135m", "h100", 1),
+    ("llama-3-8b", "h100", 1),
+    ("llama-3-8b", "rtx4090", 1),
+    ("qwen3-30b-a3b", "h100", 1),
+    ("llama-3-70b", "h200", 8),
+    ("llama-3-70b", "gb200", 4),
+)
 
 
 def scrambled_prompts() -> Outcome:
@@ -85,14 +96,14 @@ def preemption_cliff() -> Outcome:
             })  # fmt: skip
 
     def draw(figure: Figure) -> None:
-        kinds = ("recompute", "swap", "reserve")
-        whats = ("output tokens/s", "preemptions a request", "TPOT p99 (ms)")
-        for axes, what in zip(figure.subplots(1, 3), whats):
-            curves = {
-                kind: column([r for r in rows if r["when full"] == kind], "places", what)
-                for kind in kinds
-            }
-            draw_curves(axes, curves, x="requests that may run at once", y=what, ylim=(0, None))
+        draw_kinds(
+            figure,
+            rows,
+            kind="when full",
+            x="places",
+            label="requests that may run at once",
+            ys=("output tokens/s", "preemptions a request", "TPOT p99 (ms)"),
+        )
 
     return Outcome(
         "How many at once, before memory is full in mid-sentence?",
@@ -102,18 +113,6 @@ def preemption_cliff() -> Outcome:
         draw,
         size=(11.0, 4.2),
     )
-
-
-SWAP = "#009e73"  # neither prefill nor decode
-# model, hardware, number of devices
-PLACES = (
-    ("smollm2-135m", "h100", 1),
-    ("llama-3-8b", "h100", 1),
-    ("llama-3-8b", "rtx4090", 1),
-    ("qwen3-30b-a3b", "h100", 1),
-    ("llama-3-70b", "h200", 8),
-    ("llama-3-70b", "gb200", 4),
-)
 
 
 def recompute_or_swap() -> Outcome:

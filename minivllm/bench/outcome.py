@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig
 from .hardware import find_hardware
 from .model_shapes import find_model
-from .plot import save
+from .plot import draw_curves, save
 from .report import summarize
 from .roofline import Deployment
 from .simulate import Simulation, simulate_workload
@@ -54,3 +54,13 @@ def figures(simulation: Simulation) -> dict[str, float]:
 def column(rows: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
     """Two columns of a table as points."""
     return [(row[x], row[y]) for row in rows]
+
+
+def draw_kinds(
+    figure: Figure, rows: list[dict[str, Any]], *, kind: str, x: str, label: str, ys: Sequence[str]
+) -> None:
+    """A panel for each of the columns ys, over the column x, with a curve for each kind of row."""
+    kinds = dict.fromkeys(row[kind] for row in rows)
+    for axes, y in zip(figure.subplots(1, len(ys)), ys):
+        curves = {k: column((row for row in rows if row[kind] == k), x, y) for k in kinds}
+        draw_curves(axes, curves, x=label, y=y, ylim=(0, None))

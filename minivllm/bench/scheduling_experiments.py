@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from .arrivals import fixed, lognormal, poisson, uniform
-from .outcome import Outcome, column, deploy, figures, run
+from .outcome import Outcome, column, deploy, draw_kinds, figures, run
 from .plot import DECODE, PREFILL, draw_curves, draw_timeline, legend_of_phases
 from .report import describe, percentile
 from .workload import WorkloadRequest, workload_prefixes
@@ -59,6 +60,32 @@ def chunked_prefill() -> Outcome:
     """Chats stream while long prompts come in. The fewer tokens a step may have, the shorter the
     stutter of those who stream, and the longer the newcomer waits."""
     deployment = deploy("llama-3-8b", "h100")
+    chats, prompts = chats_and_prompts()
+    rows = []
+    for budget in (128, 256, 512, 1024, 2048, 4096, 8192):
+        simulation = run([*chats, *prompts], deployment, max_num_batched_tokens=budget)
+        streams, newcomers = simulation.records[: len(chats)], simulation.records[len(chats) :]
+        gaps = [1e3 * gap for record in streams for gap in record.itl_s]
+        first = [record.ttft_s for record in newcomers]
+        rows.append({
+            "budget": budget,
+            "ITL p50 (ms)": percentile(gaps, 50),
+            "ITL p99 (ms)": percentile(gaps, 99),
+            "TTFT p50 (s)": percentile(first, 50),
+            "TTFT p99 (s)": percentile(first, 99),
+        })  # fmt: skip
+
+    return Outcome(
+        "How large may a step be before everybody stutters?",
+        f"{describe(deployment)}; 10 chats a second, whose gaps between tokens are shown, and 3 "
+        f"prompts of 8,000 tokens every 2 seconds, whose first token is. Budget: tokens of a step.",
+        rows,
+        lambda figure: draw_budgets(figure, rows),
+    )
+
+
+def chats_and_prompts() -> tuple[list[WorkloadRequest], list[WorkloadRequest]]:
+    """Short requests that stream 200 tokens each, and long prompts that come between."""
     chats = workload_prefixes(
         400, prompt_len=fixed(200), output_len=fixed(200), arrivals=poisson(10, random.Random(1))
     )
@@ -69,62 +96,21 @@ def chunked_prefill() -> Outcome:
         arrivals=poisson(1.5, random.Random(2)),
         seed=1,
     )
-    long = [
-        WorkloadRequest(f"long{i}", r.prompt_token_ids, r.max_tokens, r.arrival_time)
-        for i, r in enumerate(prompts)
-    ]
-    rows = []
-    for budget in (128, 256, 512, 1024, 2048, 4096, 8192):
-        records = run([*chats, *long], deployment, max_num_batched_tokens=budget).records
-        gaps = [1e3 * gap for r in records[: len(chats)] for gap in r.itl_s]
-        first = [r.ttft_s for r in records[len(chats) :]]
-        rows.append({
-            "budget": budget,
-            "ITL p50 (ms)": percentile(gaps, 50),
-            "ITL p99 (ms)": percentile(gaps, 99),
-            "TTFT p50 (s)": percentile(first, 50),
-            "TTFT p99 (s)": percentile(first, 99),
-        })  # fmt: skip
+    return chats, [replace(r, request_id=f"long {r.request_id}") for r in prompts]
 
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        for axes, what, y, scale, colours in (
-            (
-                left,
-                "ITL p{} (ms)",
-                "gap between a chat's tokens (ms)",
-                "log",
-                (DECODE, "#80bde0"),
-            ),
-            (
-                right,
-                "TTFT p{} (s)",
-                "first token of a long prompt (s)",
-                "linear",
-                (PREFILL, "#f0a070"),
-            ),
-        ):
-            curves = {f"p{p}": column(rows, "budget", what.format(p)) for p in (99, 50)}
-            draw_curves(
-                axes,
-                curves,
-                x="tokens that a step may have",
-                y=y,
-                colours=colours,
-                xscale="log",
-                yscale=scale,
-            )
-            budgets = [row["budget"] for row in rows]
-            axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
-        right.set_ylim(0, None)
 
-    return Outcome(
-        "How large may a step be before everybody stutters?",
-        f"{describe(deployment)}, 10 chats a second, and now and then a prompt of 8,000 tokens, "
-        f"3 in 2 seconds.",
-        rows,
-        draw,
-    )
+def draw_budgets(figure: Figure, rows: list[dict[str, Any]]) -> None:
+    chats, prompts = figure.subplots(1, 2)
+    for axes, what, y, scale, colours in (
+        (chats, "ITL p{} (ms)", "gap between a chat's tokens (ms)", "log", (DECODE, "#80bde0")),
+        (prompts, "TTFT p{} (s)", "first token of a prompt (s)", "linear", (PREFILL, "#f0a070")),
+    ):
+        curves = {f"p{p}": column(rows, "budget", what.format(p)) for p in (99, 50)}
+        x = "tokens that a step may have"
+        draw_curves(axes, curves, x=x, y=y, colours=colours, xscale="log", yscale=scale)
+        budgets = [row["budget"] for row in rows]
+        axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+    prompts.set_ylim(0, None)
 
 
 def cache_aware_order() -> Outcome:
@@ -144,15 +130,8 @@ def cache_aware_order() -> Outcome:
     for share in (0.4, 0.5, 0.6, 0.75, 1.0, 1.25):
         num_blocks = round(share * num_prefixes * prefix_len / 16)
         for policy in ("fcfs", "lpm"):
-            simulation = run(
-                requests,
-                deployment,
-                policy=policy,
-                prefix_cache="radix",
-                num_blocks=num_blocks,
-                max_num_seqs=12,
-            )
-            f = figures(simulation)
+            memory = {"prefix_cache": "radix", "num_blocks": num_blocks}
+            f = figures(run(requests, deployment, policy=policy, max_num_seqs=12, **memory))
             rows.append({
                 "KV memory / prefixes": share,
                 "policy": policy,
@@ -163,18 +142,14 @@ def cache_aware_order() -> Outcome:
             })  # fmt: skip
 
     def draw(figure: Figure) -> None:
-        for axes, what, y in zip(
-            figure.subplots(1, 2),
-            ("hit rate", "TTFT p50 (s)"),
-            ("share of prompt tokens found", "time to first token, median (s)"),
-        ):
-            curves = {
-                policy: column(
-                    [r for r in rows if r["policy"] == policy], "KV memory / prefixes", what
-                )
-                for policy in ("lpm", "fcfs")
-            }
-            draw_curves(axes, curves, x="KV memory, in sizes of all prefixes", y=y, ylim=(0, None))
+        draw_kinds(
+            figure,
+            rows,
+            kind="policy",
+            x="KV memory / prefixes",
+            label="KV memory, in sizes of all prefixes",
+            ys=("hit rate", "TTFT p50 (s)"),
+        )
 
     return Outcome(
         "If order decides what is still cached, who should go first?",

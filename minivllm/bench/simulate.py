@@ -158,13 +158,9 @@ class _Run:
             self._let_in(executor.now)
             start, num_steps = executor.now, executor.num_steps
             outputs = core.step()
-            if executor.num_steps > num_steps:
-                self._take(outputs, start)
-                progress(self.num_done, len(self.requests), executor.now)
-            elif self.coming:
-                executor.wait_until(self.coming[0][0])
-            else:
-                raise AssertionError("requests wait and nothing can be planned")
+            assert executor.num_steps > num_steps, "requests wait and nothing can be planned"
+            self._take(outputs, start)
+            progress(self.num_done, len(self.requests), executor.now)
         assert self.num_done == len(self.requests), "requests were lost"
 
     def _push(self, time: float, request: WorkloadRequest) -> None:
