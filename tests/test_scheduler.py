@@ -1,15 +1,21 @@
 """The scheduler, its memory and the engine's loop, judged by a toy model in plain Python."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_executor import assert_all_free, make_core, solo
 
+from minivllm.engine.core import blocks_for
+from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints.llm import LLM
+from minivllm.kvcache.spec import KVCacheSpec
 from minivllm.outputs import EngineCoreRequest, ModelRunnerOutput
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduler.plan import StepPlan
+from minivllm.tokenizer.tokenizer import IdTokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, seed=0)
 
@@ -148,7 +154,7 @@ def test_nobody_is_admitted_in_a_step_that_stopped_somebody():
     assert [r.request_id for r in core.scheduler.schedule().rows] == ["b"]
 
 
-def test_the_request_admitted_last_is_stopped_first_and_keeps_its_tokens():
+def test_g4_the_request_admitted_last_is_stopped_first_and_keeps_its_tokens():
     core = make_core(num_blocks=1 + 4, budget=64)
     params = SamplingParams(temperature=0, max_tokens=8, seed=0)
     core.add_request(request("a", range(7), params))
@@ -265,6 +271,46 @@ def test_the_worker_is_told_of_each_block_once():
     assert told == [(0, (1, 2)), (2, ()), (2, (3,)), (3, ()), (3, (4,))]
 
 
+def test_b10_growth_that_memory_cannot_hold_is_refused_before_it_starts():
+    """Four blocks of four hold sixteen tokens: ten and six fit, ten and seven are refused, and
+    two that each fit alone both end whole, whoever is stopped on the way."""
+    llm = LLM.from_engine(LLMEngine(make_core(num_blocks=1 + 4), IdTokenizer(50), 50))
+    prompt = list(range(10))
+    with pytest.raises(ValueError, match=r"10 tokens and max_tokens is 7.*max_model_len, 16"):
+        llm.generate([prompt], replace(GREEDY, max_tokens=7))
+    outs = llm.generate([prompt, prompt[::-1]], replace(GREEDY, max_tokens=6))
+    assert [o.outputs[0].finish_reason for o in outs] == ["length", "length"]
+    assert [len(o.outputs[0].token_ids) for o in outs] == [6, 6]
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_g8_a_first_chunk_that_ends_the_prompt_because_of_a_hit_is_the_only_one(cache):
+    core = make_core(budget=8, prefix_cache=cache)
+    for name in "ab":
+        core.add_request(request(name, range(12)))
+        run(core)
+    rows = [r for p in core.executor.plans for r in p.rows if r.request_id == "b"]
+    assert (rows[0].start, len(rows[0].token_ids), rows[0].num_to_sample) == (8, 4, 1)
+    assert all(len(r.token_ids) == 1 for r in rows[1:])
+
+
+@pytest.mark.parametrize("max_model_len", [1, 5, 8, 9])
+def test_g16_a_request_may_fill_a_length_that_is_no_multiple_of_the_block(max_model_len):
+    core = make_core(num_blocks=1 + -(-max_model_len // 4), max_model_len=max_model_len)
+    core.add_request(request("a", [1] * max(1, max_model_len - 3), replace(GREEDY, max_tokens=99)))
+    tokens, last = run(core)
+    assert len(tokens["a"]) == max(1, min(3, max_model_len - 1))
+    assert last["a"].finish_reason == "length"
+
+
+def test_n11_memory_for_no_block_is_said_with_what_to_change():
+    spec = KVCacheSpec(16, 2, 2, 8, 4)
+    with pytest.raises(ValueError, match=r"hold 1 blocks of 4,096 bytes.*kv_cache_memory_bytes"):
+        blocks_for(spec, 5000, 512, 8)
+    assert blocks_for(spec, 1 << 20, 512, 8) == 256
+    assert blocks_for(spec, 1 << 30, 512, 8) == 1 + 8 * 32
+
+
 arrivals = st.lists(
     st.tuples(
         st.integers(0, 12),  # step of arrival
@@ -287,7 +333,7 @@ arrivals = st.lists(
     max_num_seqs=st.integers(1, 5),
     rng=st.integers(0, 2**16),
 )
-def test_g1_any_company_any_chunks_any_memory_give_the_solo_tokens(
+def test_g1_g5_g10_any_company_any_chunks_any_memory_give_the_solo_tokens(
     arrivals, block_size, spare, budget, max_num_seqs, rng
 ):
     """The law of company for bookkeeping; with poison, `check()`, and a bound on steps (G5)."""

@@ -270,6 +270,17 @@ def test_a_long_prompt_takes_no_more_of_a_step_than_it_may():
     assert {r.request_id for r in core.executor.plans[0].rows} == {"long", "short"}
 
 
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_e10_weights_loaded_anew_find_nothing_of_the_old_ones(cache):
+    """extra_key holds the adapter's load id, which is another one at each load."""
+    core = make_core(prefix_cache=cache)
+    for name, load_id, hit in (("a", 1, 0), ("b", 1, 8), ("c", 2, 0), ("d", 2, 8), ("e", 1, 8)):
+        core.add_request(request(name, range(9), extra_key=("adapter", load_id)))
+        before = core.scheduler.stats.num_cached_tokens
+        run(core)
+        assert core.scheduler.stats.num_cached_tokens - before == hit
+
+
 def order_of_admission(core):
     return [new.request_id for p in core.executor.plans for new in p.new_requests]
 
