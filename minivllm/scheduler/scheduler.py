@@ -143,10 +143,12 @@ class Scheduler:
 
     def _admit(self, request: Request) -> bool:
         """Let a waiting request own blocks for all the tokens it has (with preemption "reserve":
-        for all it may ever have). False, and nothing is changed, when there are not enough: a
-        request that started with less would soon be stopped again."""
+        for all it may ever have). False, and nothing is changed, when there are not enough beside
+        those that running requests need for their next token: a request that started with less
+        would soon be stopped again."""
         num_tokens = self._num_tokens_to_hold(request)
-        if not self._start_table(request, num_tokens):
+        num_spare = sum(self.kv.is_full(running) for running in self.running)
+        if not self._start_table(request, num_tokens, num_spare):
             return False
         self.kv.copy_if_shared(request)
         self.kv.allocate_slots(request, num_tokens - request.num_planned_tokens)
@@ -168,12 +170,12 @@ class Scheduler:
         longest = request.num_prompt_tokens + request.sampling_params.max_tokens
         return min(longest, self.max_model_len)
 
-    def _start_table(self, request: Request, num_tokens: int) -> bool:
+    def _start_table(self, request: Request, num_tokens: int, num_spare: int) -> bool:
         """Begin a block table with what there is of the request already: its own KV in host
         memory, the blocks of the request it forks, or cached ones. False, and nothing is
-        changed, if it could not grow to num_tokens."""
+        changed, if it could not grow to num_tokens and leave num_spare blocks."""
         if self.kv.is_swapped_out(request):
-            if not self.kv.fits(request, num_tokens):
+            if not self.kv.fits(request, num_tokens, num_spare):
                 return False
             self.kv.swap_in(request)
             return True
@@ -183,7 +185,7 @@ class Scheduler:
             self.kv.fork(parent, request)
         else:
             self.kv.attach(request, self.kv.get_computed_blocks(request))
-        if self.kv.fits(request, num_tokens):
+        if self.kv.fits(request, num_tokens, num_spare):
             return True
         self.kv.free(request)
         request.num_computed_tokens = 0
@@ -224,11 +226,9 @@ class Scheduler:
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
-        """Take in what a step computed: counters move, tokens are appended, requests end.
-
-        A row whose request is gone, or was stopped since, is ignored. Returns what each request
-        gained, in the order of the plan's rows.
-        """
+        """Take in what a step computed: counters move, tokens are appended, requests end. A row
+        whose request is gone, or was stopped since, is ignored; result.errors ends its requests
+        with that error. Returns what each request gained, in the order of the plan's rows."""
         errors = dict(result.errors)
         outputs = []
         for index, row in enumerate(plan.rows):
@@ -243,12 +243,10 @@ class Scheduler:
                 request.num_in_flight_tokens -= len(row.token_ids)
                 request.num_computed_tokens += len(row.token_ids)
                 new_token_ids = self._accept(request, result.sampled[index])
-                self.kv.publish(request)
+                self._share(request)
             outputs.append(report(request, new_token_ids, result, index))
             if request.finish_reason is not None:
                 self._leave(request)
-            elif self.forks.held:
-                self.waiting.extendleft(reversed(self.forks.release(request)))
         return outputs
 
     def _accept(self, request: Request, sampled: tuple[int, ...]) -> tuple[int, ...]:
@@ -265,6 +263,12 @@ class Scheduler:
         if request.is_scoring and request.num_uncomputed_tokens == 0:
             request.finish("length")
         return sampled
+
+    def _share(self, request: Request) -> None:
+        """Offer what is computed: full blocks to the cache, all blocks to those that fork it."""
+        self.kv.publish(request)
+        if self.forks.held:
+            self.waiting.extendleft(reversed(self.forks.release(request)))
 
     def _leave(self, request: Request) -> None:
         """Forget a finished request, take its blocks back, and let those go that wait for it."""
