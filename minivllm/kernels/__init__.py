@@ -39,6 +39,7 @@ class Ops:
 
     kv_cache_shape: Callable[..., tuple[int, ...]]
     prepare: Callable[..., AttentionMetadata]
+    within_window: Callable[..., AttentionMetadata]
     pack_linear: Callable[..., Tensor]
     linear: Callable[..., Tensor]
     attention: Callable[..., Tensor]

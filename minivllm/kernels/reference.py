@@ -64,6 +64,25 @@ def prepare(metadata: AttentionMetadata, kv_cache: Tensor) -> AttentionMetadata:
     return replace(metadata, prepared=prepared)
 
 
+def within_window(metadata: AttentionMetadata, window: int) -> AttentionMetadata:
+    """The metadata, as prepared, for layers whose tokens see their own key and the window - 1
+    keys before it."""
+    step = metadata.prepared
+    batches = tuple(
+        replace(batch, hidden=batch.hidden | beyond_window(batch.hidden, window))
+        for batch in step.batches
+    )
+    return replace(metadata, prepared=replace(step, batches=batches))
+
+
+def beyond_window(hidden: Tensor, window: int) -> Tensor:
+    """hidden: [..., keys] bool, False for the keys that a token sees without a window, which are
+    the first ones. Returns [..., keys] bool: True for those of them that are too far back."""
+    num_seen = (~hidden).sum(-1, keepdim=True)
+    keys = torch.arange(hidden.shape[-1], device=hidden.device)
+    return keys < num_seen - window
+
+
 def _batch(rows: list[int], metadata: AttentionMetadata, shape: tuple[int, ...]) -> Batch:
     """rows: row numbers, all with the same number of new tokens."""
     _, _, num_kv_heads, block_size, _ = shape

@@ -24,7 +24,8 @@ from ..quantization.gguf_blocks import byte_tensor, dequantize
 Read = Callable[[memoryview, str, tuple[int, ...]], Tensor]
 
 _PIECE = 1 << 22  # numbers that are converted at once
-_HARMLESS = ("rotary_emb.inv_freq",)  # endings of tensors that the model computes itself
+# Endings of tensors that are not parameters: the model computes them, or `gguf_config` read them.
+_HARMLESS = ("rotary_emb.inv_freq", "rope_freqs.weight")
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -39,10 +40,14 @@ _GGUF_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",  # where these are stored as one
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",  # where these are stored as one
     "mlp.down_proj": "ffn_down",
 }
 
@@ -101,7 +106,7 @@ def _parameter_slots(model: nn.Module, model_config: ModelConfig) -> dict[str, T
     for name, parameter in model.named_parameters():
         *_, module, kind = name.split(".")
         parts = model.stacked.get(module)
-        if parts is None:
+        if parts is None or model_config.fused_weights:
             slots[name] = parameter
             continue
         prefix = name.removesuffix(f"{module}.{kind}")
@@ -227,7 +232,10 @@ def _gguf_name(name: str) -> str:
 
 
 def _interleaved_heads(model_config: ModelConfig) -> dict[str, int]:
-    """The tensors of a Llama GGUF whose rows are reordered within heads, and how many heads."""
+    """The tensors of a GGUF file whose rows are reordered within heads, and how many heads. Which
+    architectures have this order is settled in llama.cpp's code (llama_model_rope_type)."""
+    if model_config.architecture not in ("llama", "smollm3"):
+        return {}
     heads = {"attn_q": model_config.num_heads, "attn_k": model_config.num_kv_heads}
     return {
         f"blk.{layer}.{part}.{kind}": num_heads

@@ -1,7 +1,7 @@
 """The decoder: token ids, positions and a KV cache in, one vector a token out, scores on demand.
 
-One file for the whole Llama family; what sets its members apart is read from `ModelConfig`.
-Parameters bear Hugging Face's names and are empty until `models/loader.py` fills them.
+One file for every model; what sets one apart from another is read from `ModelConfig`. Parameters
+bear Hugging Face's names and are empty until `models/loader.py` fills them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,10 @@ from ..layers.rotary import RotaryTable
 class DecoderLayer(nn.Module):
     """Attention, then the feed-forward part, each added to what came in."""
 
-    def __init__(self, config: ModelConfig, ops: Ops, **make) -> None:
+    def __init__(self, config: ModelConfig, layer: int, ops: Ops, **make) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, **make)
-        self.self_attn = Attention(
-            config.hidden_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            ops,
-            bias=config.attention_bias,
-            **make,
-        )
+        self.self_attn = Attention(config, layer, ops, **make)
         self.post_attention_layernorm = RMSNorm(
             config.hidden_size, config.rms_norm_eps, ops, **make
         )
@@ -64,12 +56,12 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, **make)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, ops, **make) for _ in range(config.num_layers)
+            DecoderLayer(config, layer, ops, **make) for layer in range(config.num_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, **make)
-        self.rotary = RotaryTable(
-            config.head_dim, config.max_position_embeddings, config.rope_theta, **make
-        )
+        self.rotary = RotaryTable(config, **make)
+        self.windows = config.windows
+        self.ops = ops
 
     def forward(
         self,
@@ -80,8 +72,12 @@ class Decoder(nn.Module):
     ) -> Tensor:
         hidden = self.embed_tokens(token_ids)
         cos, sin = self.rotary.look_up(positions)
-        for layer, layer_cache in zip(self.layers, kv_cache, strict=True):
-            hidden = layer(hidden, cos, sin, metadata, layer_cache)
+        views = {
+            window: metadata if window is None else self.ops.within_window(metadata, window)
+            for window in set(self.windows)
+        }
+        for layer, window, layer_cache in zip(self.layers, self.windows, kv_cache, strict=True):
+            hidden = layer(hidden, cos, sin, views[window], layer_cache)
         return self.norm(hidden)
 
 
