@@ -3,10 +3,12 @@
 examples:
   minivllm bench scheduler
   minivllm bench scheduler --json > scheduler.json
+  minivllm bench calibrate
 
 "scheduler": what deciding costs, with nobody computing: a step of many running requests, and the
 prefix caches with few and with many blocks. Figures are medians of one core; run nothing else
-beside it. Engines are compared side by side by `python -m minivllm.bench.peers --help`.
+beside it. "calibrate": steps of a real model, and the four constants of this machine that predict
+their time. Engines are compared side by side by `python -m minivllm.bench.peers --help`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,15 @@ import sys
 
 from ..bench.control_plane import cache_costs_s, step_cost_s
 from ..config import PREFIX_CACHES
+from .calibrating import calibrate
+from .options import DEFAULT_MODEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("scheduler",), help="what to measure")
+    parser.add_argument("what", choices=("scheduler", "calibrate"), help="what to measure")
+    parser.add_argument(
+        "-m", "--model", default=DEFAULT_MODEL, help="of calibrate (default: %(default)s)"
+    )
     parser.add_argument(
         "--requests", type=int, default=256, metavar="N", help="running ones (default: 256)"
     )
@@ -36,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what == "calibrate":
+        return calibrate(args)
     for name in ("requests", "tokens", *(["cached"] if args.cached else [])):
         value = getattr(args, name)
         if min(value if isinstance(value, list) else [value]) < 1:
