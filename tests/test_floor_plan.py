@@ -19,6 +19,8 @@ FILES = {
 }
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
+PLAIN = ("kv", "model", "sampler", "weights")  # what executor/plain is made of
+
 # The most particular prefix of a file's name gives its rank. A file imports lower ranks and its
 # own room; EXTRA lists what else. The highest rank imports anything.
 RANKS = {
@@ -28,6 +30,7 @@ RANKS = {
     **dict.fromkeys(("scheduler", "quantization"), 2),
     **dict.fromkeys(("bench/roofline", "bench/hardware", "bench/model_shapes"), 2),
     **dict.fromkeys(("layers", "sample", "executor/sim", "executor/plain"), 3),
+    **dict.fromkeys((f"executor/plain_{part}" for part in PLAIN), 3),
     **dict.fromkeys(("models", "compilation"), 4),
     **dict.fromkeys(("worker", "spec_decode"), 5),
     **dict.fromkeys(("executor/uniproc", "executor/multiproc"), 6),
@@ -43,10 +46,12 @@ CONTROL = (
     *("config", "request", "sampling_params", "outputs", "philox", "checkpoint", "entrypoints"),
     *("tokenizer", "engine", "scheduler", "kvcache", "structured_output", "metrics", "frontend"),
     *("router", "executor/base", "executor/sim", "executor/plain", "executor/__init__"),
+    *(f"executor/plain_{part}" for part in PLAIN),
     *("bench/roofline", "bench/hardware", "bench/model_shapes", "spec_decode/ngram", "__init__"),
 )
 # Files of the control plane that may use more than the standard library.
 LIBRARIES = {
+    "checkpoint/hub": {"huggingface_hub"},
     "tokenizer/tokenizer": {"tokenizers"},
     "tokenizer/gguf_vocab": {"tokenizers"},
     "tokenizer/chat_template": {"jinja2"},

