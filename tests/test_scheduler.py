@@ -185,7 +185,7 @@ def test_b11_a_request_aborted_between_plan_and_result_is_harmless_and_an_empty_
 def test_abort_of_a_waiting_and_of_a_stopped_request_gives_everything_back():
     core = make_core(num_blocks=1 + 4, budget=64, max_num_seqs=2)
     for name in "abc":
-        core.add_request(request(name, range(8), SamplingParams(temperature=0, max_tokens=8)))
+        core.add_request(request(name, range(7), SamplingParams(temperature=0, max_tokens=8)))
     while not any(p.preempted_ids for p in core.executor.plans):
         core.step()
     assert core.abort("b") and core.abort("c")
@@ -232,7 +232,7 @@ def test_a_stopped_request_waits_in_front_of_those_that_never_ran():
     core = make_core(num_blocks=1 + 4, budget=64, max_num_seqs=2)
     params = SamplingParams(temperature=0, max_tokens=8, seed=0)
     for name in "abcd":
-        core.add_request(request(name, range(8), params))
+        core.add_request(request(name, range(7), params))
     while not any(p.preempted_ids for p in core.executor.plans):
         core.step()
     assert [r.request_id for r in core.scheduler.waiting] == ["b", "c", "d"]

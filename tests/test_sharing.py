@@ -209,14 +209,14 @@ def test_swapped_requests_come_back_without_computing_again():
             scheduling={"preemption": preemption},
         )  # fmt: skip
         for name in "ab":
-            core.add_request(request(name, range(8), params))
+            core.add_request(request(name, range(7), params))
         tokens = run(core)
-        assert tokens["a"] == tokens["b"] == solo(range(8), params)[0]
+        assert tokens["a"] == tokens["b"] == solo(range(7), params)[0]
         assert core.scheduler.stats.num_preemptions >= 1
         work[preemption] = sum(p.num_tokens for p in core.executor.plans)
         assert_all_free(core)
     assert core.scheduler.stats.num_swaps == core.scheduler.stats.num_preemptions
-    assert work["swap"] == 2 * (8 + 7) < work["recompute"]
+    assert work["swap"] == 2 * (7 + 7) < work["recompute"]
 
 
 def test_when_host_memory_is_full_a_stopped_request_is_computed_again():
@@ -224,10 +224,10 @@ def test_when_host_memory_is_full_a_stopped_request_is_computed_again():
         num_blocks=1 + 4, budget=64, num_host_blocks=1, scheduling={"preemption": "swap"}
     )
     for name in "ab":
-        core.add_request(request(name, range(8), greedy(8)))
+        core.add_request(request(name, range(7), greedy(8)))
     tokens = run(core)
     assert core.scheduler.stats.num_preemptions > core.scheduler.stats.num_swaps == 0
-    assert tokens["b"] == solo(range(8), greedy(8))[0]
+    assert tokens["b"] == solo(range(7), greedy(8))[0]
 
 
 def test_an_aborted_request_leaves_host_memory():
@@ -235,7 +235,7 @@ def test_an_aborted_request_leaves_host_memory():
         num_blocks=1 + 4, budget=64, num_host_blocks=4, scheduling={"preemption": "swap"}
     )
     for name in "ab":
-        core.add_request(request(name, range(8), greedy(8)))
+        core.add_request(request(name, range(7), greedy(8)))
     while not core.scheduler.stats.num_swaps:
         core.step()
     core.abort("b")
@@ -292,9 +292,9 @@ def test_priority_goes_first_and_the_least_urgent_is_stopped_first():
     run(core)
     assert order_of_admission(core) == ["b", "d", "c", "a"]
     core = make_core(num_blocks=1 + 5, budget=64, policy="priority")
-    core.add_request(request("idle", range(8), greedy(8), priority=9))
+    core.add_request(request("idle", range(7), greedy(8), priority=9))
     core.step()
-    core.add_request(request("urgent", range(8), greedy(8), priority=0))
+    core.add_request(request("urgent", range(7), greedy(8), priority=0))
     run(core)
     assert {i for p in core.executor.plans for i in p.preempted_ids} == {"idle"}
 

@@ -122,13 +122,20 @@ class KVCacheManager:
         self.pool.release([shared])
         return True
 
-    def fits(self, request: Request, num_tokens: int) -> bool:
-        """Whether the blocks at hand let the request grow, or come back, to num_tokens tokens."""
+    def fits(self, request: Request, num_tokens: int, num_spare: int = 0) -> bool:
+        """Whether the blocks at hand, num_spare of them left over, let the request grow, or come
+        back from host memory, to num_tokens tokens."""
+        num_free = self.num_free_blocks - num_spare
         if request.request_id not in self.tables:
-            return blocks_needed(0, num_tokens, self.block_size) <= self.num_free_blocks
+            return blocks_needed(0, num_tokens, self.block_size) <= num_free
         num_owned = len(self.tables[request.request_id])
         missing = blocks_needed(num_owned, num_tokens, self.block_size)
-        return missing + self._writes_into_shared(request) <= self.num_free_blocks
+        return missing + self._writes_into_shared(request) <= num_free
+
+    def is_full(self, request: Request) -> bool:
+        """Whether the request's blocks have no slot left, so that its next token needs one."""
+        table = self.tables[request.request_id]
+        return request.num_planned_tokens == len(table) * self.block_size
 
     def swap_out(self, request: Request) -> bool:
         """Move the request's computed blocks to host memory and give all its blocks up. False,

@@ -142,12 +142,11 @@ class Scheduler:
             self.trace.note("chunked", request.request_id, num_tokens=num_tokens)
 
     def _admit(self, request: Request) -> bool:
-        """Let a waiting request own blocks for all the tokens it has (with preemption "reserve":
-        for all it may ever have). False, and nothing is changed, when there are not enough beside
-        those that running requests need for their next token: a request that started with less
-        would soon be stopped again."""
+        """Let a waiting request own blocks for all the tokens it has (if blocks are reserved: it
+        may ever have). False, and nothing is changed, when there are not enough beside those that
+        running ones need for their next token: who starts with less is soon stopped again."""
         num_tokens = self._num_tokens_to_hold(request)
-        num_spare = sum(self.kv.is_full(running) for running in self.running)
+        num_spare = sum(self.kv.is_full(r) for r in self.running if not r.holds_blocks)
         if not self._start_table(request, num_tokens, num_spare):
             return False
         self.kv.copy_if_shared(request)
@@ -171,9 +170,9 @@ class Scheduler:
         return min(longest, self.max_model_len)
 
     def _start_table(self, request: Request, num_tokens: int, num_spare: int) -> bool:
-        """Begin a block table with what there is of the request already: its own KV in host
-        memory, the blocks of the request it forks, or cached ones. False, and nothing is
-        changed, if it could not grow to num_tokens and leave num_spare blocks."""
+        """Begin a block table with what there is already: KV in host memory, the blocks of the
+        request it forks, or cached ones. False, and nothing is changed, if the request could not
+        grow to num_tokens and leave num_spare blocks."""
         if self.kv.is_swapped_out(request):
             if not self.kv.fits(request, num_tokens, num_spare):
                 return False
@@ -207,9 +206,8 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request, plan: StepPlan) -> None:
-        """Take a running request's blocks away. It waits at the head of the queue and keeps all
-        its tokens; their KV moves to host memory if it may and there is room, or else is
-        computed again."""
+        """Take a running request's blocks away. It waits at the head of the queue with all its
+        tokens; their KV moves to host memory if it may and fits there, or is computed again."""
         self.running.remove(request)
         self.waiting.appendleft(request)
         request.status = WAITING
