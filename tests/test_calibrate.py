@@ -92,7 +92,9 @@ def test_the_command_prints_the_constants_and_their_errors(capsys, monkeypatch, 
     config = EngineConfig("x", prefix_cache="none", max_num_seqs=32, max_num_batched_tokens=512)
     executor = SimExecutor(config, Deployment(SMALL, find_hardware("h100")))
     sizes = {name: getattr(SMALL, name) for name in ModelShape.__dataclass_fields__}
-    executor.worker = SimpleNamespace(model_config=SimpleNamespace(**sizes, path="small"))
+    executor.worker = SimpleNamespace(
+        model_config=SimpleNamespace(**sizes, path="small", windows=())
+    )
     core = EngineCore(make_scheduler(config, 300, 1000), executor, executor.clock)
     monkeypatch.setattr(
         "minivllm.entrypoints.llm.LLM",

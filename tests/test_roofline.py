@@ -345,6 +345,8 @@ def test_a_checkpoints_shape_costs_what_the_model_of_that_name_does():
         "here", "llama", 49152, 576, 1536, 30, 9, 3, 64, 8192, 1e-5, 1e5, True, "bfloat16", (2,)
     )
     assert shape_of(config) == replace(find_model("smollm2-135m"), name="here", source="", date="")
+    with pytest.raises(ValueError, match="sliding windows are not modelled"):
+        shape_of(replace(config, windows=(None, 128) * 15))
 
 
 def test_the_footprint_of_a_stack_is_its_weights_and_one_requests_kv():

@@ -120,7 +120,10 @@ def find_model(name: str) -> ModelShape:
 
 
 def shape_of(config: ModelConfig) -> ModelShape:
-    """The shape of a checkpoint of the Llama family."""
+    """The shape of a dense checkpoint. Raises ValueError for one whose layers do not all see all
+    positions, since attention would be counted too high."""
+    if any(config.windows):
+        raise ValueError(f"{config.path}: sliding windows are not modelled")
     return ModelShape(
         name=config.path,
         hidden_size=config.hidden_size,
