@@ -8,13 +8,14 @@ never meet in a merge. Nothing is imported or run here.
 from __future__ import annotations
 
 import ast
+import py_compile
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .holes import Function, find, first_line, is_stub, parse
-from .manifest import ENGINE
+from .manifest import ENGINE, LabInfo
 
 PACKAGE = "mine_minivllm"
 
@@ -191,6 +192,19 @@ def written_holes(text: str, path: str, names: Sequence[str]) -> list[str]:
     return [n for n in names if (node := find(tree, n)) is not None and not is_stub(node)]
 
 
+def answers_of(info: LabInfo, text: str, path: str) -> dict[str, list[Answer]]:
+    """One text that defines holes of several files, as in a lab's `right` and `wrong`: which of
+    it belongs where."""
+    there = {name for name, _ in functions(parse(text, path))}
+    answers = {}
+    for file in info.files:
+        names = tuple(h.name for h in info.holes_in(file) if h.name in there)
+        elsewhere = tuple(h.name for h in info.holes if h.file != file)
+        if names:
+            answers[file] = [Answer(text, path, names, elsewhere)]
+    return answers
+
+
 def compose(
     target: Path,
     answers: Mapping[str, Sequence[Answer]],  # by engine file
@@ -206,7 +220,10 @@ def compose(
     copy_engine(engine, target / package, leave_out=set(grafts))
     composed = Composed(target, package)
     for file, made in grafts.items():
-        (target / package / file).write_text(made.text, encoding="utf-8")
+        path = target / package / file
+        path.write_text(made.text, encoding="utf-8")
+        # Compiled here once, not in each process that imports it. What cannot be is told there.
+        py_compile.compile(str(path), quiet=2)
         composed.origin[file] = made.origin
         composed.ignored += [f"{file}: {name}" for name in made.ignored]
     return composed

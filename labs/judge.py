@@ -81,7 +81,8 @@ class Lab:
     """
 
     def __init__(self, seed: int = 0, name: str = "") -> None:
-        self.random = Random(f"{seed} {name}")
+        self._random = Random(f"{seed} {name}")
+        self.drew = False  # whether the seed made a difference
         self.clock = Clock()
         self.codec = Codec(self._messages, refuse, self._resolve)
         self.ask: Callable[[dict], dict] = lambda message: {}
@@ -89,6 +90,11 @@ class Lab:
         self._is_method: dict[tuple[str, str], bool] = {}
         self._verdict: BaseException | None = None
         self.codec.refer = self._refer
+
+    @property
+    def random(self) -> Random:
+        self.drew = True
+        return self._random
 
     def new(self, path: str, *args: Any, **kwargs: Any) -> Proxy:
         """An object of the learner's engine."""

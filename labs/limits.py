@@ -19,27 +19,27 @@ MAX_WRITES = 32  # files and folders made or opened for writing
 CPU_SECONDS = 60
 
 # What the control plane and sensible answers use: loaded once, before the fork.
-MODULES = (
+MODULES = (  # noqa: SIM905
     "abc array base64 bisect collections contextlib copy dataclasses datetime decimal enum "
     "fractions functools gc hashlib heapq importlib itertools json logging math numbers operator "
     "os pathlib queue random re statistics string struct textwrap time traceback types typing "
     "weakref zlib"
-).split()  # noqa: SIM905
+).split()
 
 # A module that reaches round the hook: memory by address, processes, other interpreters.
 REFUSED_MODULES = frozenset(
-    "_ctypes _interpreters _posixsubprocess _socket _testcapi _testinternalcapi _testlimitedcapi "
+    "_ctypes _interpreters _posixsubprocess _socket _testcapi _testinternalcapi _testlimitedcapi "  # noqa: SIM905
     "_xxsubinterpreters _xxinterpchannels _dbm _gdbm _sqlite3 _multiprocessing _posixshmem "
-    "_tkinter cffi ctypes fcntl multiprocessing socket sqlite3 subprocess".split()  # noqa: SIM905
+    "_tkinter cffi ctypes fcntl multiprocessing socket sqlite3 subprocess".split()
 )
 REFUSED_EVENTS = frozenset(
-    "code.__new__ cpython.PyInterpreterState_New fcntl.fcntl fcntl.flock fcntl.ioctl fcntl.lockf "
+    "code.__new__ cpython.PyInterpreterState_New fcntl.fcntl fcntl.flock fcntl.ioctl fcntl.lockf "  # noqa: SIM905
     "gc.get_objects gc.get_referents gc.get_referrers mmap.__new__ os.chdir os.chflags os.chmod "
     "os.chown os.exec os.fork os.forkpty os.kill os.killpg os.link os.lockf os.posix_spawn "
     "os.removexattr os.setxattr os.spawn os.startfile os.symlink os.system os.truncate os.utime "
     "pty.spawn resource.prlimit resource.setrlimit signal.pthread_kill sqlite3.connect "
     "subprocess.Popen sys._current_exceptions sys._current_frames sys.addaudithook sys.setprofile "
-    "sys.settrace _thread.start_new_thread _posixsubprocess.fork_exec".split()  # noqa: SIM905
+    "sys.settrace _thread.start_new_thread _posixsubprocess.fork_exec".split()
 )
 REFUSED_ROOMS = ("ctypes.", "socket.", "sys.monitoring.", "winreg.", "_winapi.")
 READS = frozenset(("os.listdir", "os.scandir"))

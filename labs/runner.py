@@ -38,6 +38,7 @@ class Outcome:
     printed: str = ""
     seconds: float = 0.0
     is_starter: bool = False  # it failed because a hole is not written yet
+    drew: bool = False  # another seed may give another outcome
 
     @property
     def number(self) -> int:
@@ -151,6 +152,7 @@ def run_test(test: Callable, judge: Judge, lab: Lab, clock: Clock, outcome: Outc
             )
         if child is not None and child.status is None:
             outcome.printed = child.printed()
+    outcome.drew = lab.drew
     outcome.seconds = time.monotonic() - started
 
 

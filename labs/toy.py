@@ -20,11 +20,11 @@ from minivllm.sampling_params import SamplingParams
 from .judge import Lab, Proxy, Wrong
 
 VOCAB_SIZE = 50
-WORDS = (
+WORDS = (  # noqa: SIM905
     "the a cat dog sat ran on under mat moon and but saw heard small old red quiet bird fish boat "
     "river house garden slowly never always again over into with light snow rain sun night day "
     "door song road tree stone green warm cold long far near home ."
-).split()  # noqa: SIM905
+).split()
 EOS = VOCAB_SIZE - 1  # "."
 EMPTY, POISON = "nothing", "poison"
 
@@ -174,7 +174,7 @@ class ToyEngine:
         max_num_seqs: int = 8,
         budget: int = 16,
         eos: Sequence[int] = (),
-        policy: str = "Fcfs",
+        policy: Any = None,  # lent; None: first come, first served
         slots: Slots = slots_of,
         **scheduling: Any,
     ) -> None:
@@ -188,7 +188,7 @@ class ToyEngine:
             max_num_batched_tokens=budget,
             max_model_len=(num_blocks - 1) * block_size,
             eos_token_ids=tuple(eos),
-            policy=lab.new(f"scheduler.policy.{policy}", self.kv),
+            policy=policy,
             debug=True,
             **scheduling,
         )

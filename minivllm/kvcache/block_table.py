@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 
 def blocks_needed(num_owned: int, num_tokens: int, block_size: int) -> int:
-    """How many more blocks a request that owns `num_owned` needs to hold `num_tokens`."""
+    """How many more blocks a request that owns `num_owned` needs to hold `num_tokens`: 0 if it
+    has enough, or more than enough; never negative."""
     return max(0, -(-num_tokens // block_size) - num_owned)
 
 

@@ -1,0 +1,24 @@
+# fails first: test_10_a_request_aborted_between_plan_and_result_is_harmless
+# Numbers only the rows whose request is here, so the samples of others move up.
+
+
+class Scheduler:
+    def update_from_output(self, plan, result):
+        errors = dict(result.errors)
+        outputs = []
+        rows = [row for row in plan.rows if row.request_id in self.requests]
+        for index, row in enumerate(rows):
+            request = self.requests[row.request_id]
+            new_token_ids = ()
+            if row.request_id in errors:
+                request.error = errors[row.request_id]
+                request.finish("error")
+            else:
+                request.num_in_flight_tokens -= len(row.token_ids)
+                request.num_computed_tokens += len(row.token_ids)
+                new_token_ids = self._accept(request, result.sampled[index])
+                self._share(request)
+            outputs.append(report(request, new_token_ids, result, index))
+            if request.finish_reason is not None:
+                self._leave(request)
+        return outputs

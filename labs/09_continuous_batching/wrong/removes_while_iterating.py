@@ -1,0 +1,20 @@
+# fails first: test_8_two_that_end_in_one_step_both_leave_and_give_their_blocks_back
+# The one after a request that leaves is jumped over.
+
+
+class Scheduler:
+    def update_from_output(self, plan, result):
+        rows = {row.request_id: (index, row) for index, row in enumerate(plan.rows)}
+        outputs = []
+        for request in self.running:
+            if request.request_id not in rows:
+                continue
+            index, row = rows[request.request_id]
+            request.num_in_flight_tokens -= len(row.token_ids)
+            request.num_computed_tokens += len(row.token_ids)
+            new_token_ids = self._accept(request, result.sampled[index])
+            self._share(request)
+            outputs.append(report(request, new_token_ids, result, index))
+            if request.finish_reason is not None:
+                self._leave(request)
+        return outputs
