@@ -255,6 +255,21 @@ def test_keep_mask_is_what_plain_python_keeps(rows):
         assert judged_kept(row, *filters, -1e-9) <= got <= judged_kept(row, *filters, 1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_is_kept_of_a_row_does_not_depend_on_company(dtype):
+    """Not by a bit: rows with other filters change how many ids are put in order, and no sum."""
+    source = random.Random(3)
+    logits = 3 * randn(60, 700, dtype=dtype)
+    top_k = torch.tensor([source.choice([0, 1, 7, 50, 400, 900]) for _ in range(60)])
+    top_p = torch.tensor([source.choice([1, 0.5, 0.95, 0.999999]) for _ in range(60)], dtype=dtype)
+    min_p = torch.tensor([source.choice([0, 0.01, 0.3]) for _ in range(60)], dtype=dtype)
+    together = keep_mask(logits, top_k, top_p, min_p)
+    for r in range(60):
+        only = slice(r, r + 1)
+        alone = keep_mask(logits[only], top_k[only], top_p[only], min_p[only])
+        assert torch.equal(together[only], alone)
+
+
 def test_c8_top_k_keeps_exactly_k_and_of_equals_the_lower_ids():
     assert kept([1.0, 3.0, 3.0, 2.0], top_k=1) == [1]
     assert kept([1.0, 3.0, 3.0, 2.0, 3.0], top_k=2) == [1, 2]
@@ -275,6 +290,7 @@ def test_c4_filters_renormalise_and_always_leave_one():
     assert kept(torch.tensor([0.3, 0.4, 0.3]).log(), top_k=1, top_p=0.8) == [1]
     # 0.4 and 0.3 are 4/7 and 3/7 of what top-k leaves: without that, 0.6 would need both
     assert kept(torch.tensor([0.3, 0.4, 0.3]).log(), top_k=2, top_p=0.55) == [1]
+    assert kept(torch.zeros(1000), top_p=1e-9) == [0]
     for options in ({"top_k": 1, "top_p": 0.8}, {"top_p": 1e-60}, {"min_p": 1.0}):
         params = SamplingParams(temperature=1e-5, seed=1, **options)
         assert choose(randn(3, 331), [params] * 3) == randn(3, 331).argmax(-1).tolist()

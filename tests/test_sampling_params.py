@@ -14,6 +14,7 @@ from tables import write_sampling_table
 from tiny_models import random_llama
 
 from minivllm import LLM
+from minivllm.engine.input_processor import InputProcessor
 from minivllm.metrics.trace import pack, unpack
 from minivllm.sampling_params import SamplingParams
 
@@ -154,6 +155,46 @@ def test_logprobs_of_minus_1_are_those_of_the_whole_vocabulary(llm):
     for found in (output.outputs[0].logprobs[0], output.prompt_logprobs[1]):
         assert sorted(found) == list(range(331))
         assert math.fsum(math.exp(x.logprob) for x in found.values()) == pytest.approx(1)
+
+
+class Words:
+    """A vocabulary in which a space before a word may or may not make it another token."""
+
+    def encode(self, text, add_special_tokens=True):
+        words = {
+            "cat": [5], " cat": [6], "dog": [7], " dog": [8, 9], "pig": [4, 3], " pig": [4, 2]
+        }  # fmt: skip
+        return words.get(text, [])
+
+
+@pytest.mark.parametrize(
+    "word, sequences",
+    [
+        ("cat", [(5,), (6,)]),
+        (" cat", [(5,), (6,)]),
+        ("dog", [(7,)]),  # " dog" is two tokens: vLLM leaves it out
+        ("pig", [(4, 3)]),  # " pig" begins with the same token
+    ],
+)
+def test_bad_words_become_ids_by_vllms_rule(word, sequences):
+    processor = InputProcessor(Words(), vocab_size=10, max_model_len=50)
+    params = SamplingParams(bad_words=[word], bad_words_token_ids=[[1]])
+    (request,) = processor.process("r", [1], params).samples
+    assert request.sampling_params.bad_words_token_ids == ((1,), *sequences)
+    with pytest.raises(ValueError, match=r"bad_words.*'cow'"):
+        processor.process("r", [1], SamplingParams(bad_words=["cow"]))
+
+
+def test_bad_words_are_never_written(llm):
+    """The tokens of this model are numbers, and their text too."""
+    params = SamplingParams(temperature=0, max_tokens=6)
+    (free,) = llm.generate([[5, 6]], params)
+    written = free.outputs[0].token_ids
+    assert written[0] != written[1]
+    banned = replace(params, bad_words=[str(written[1])])
+    (without,) = llm.generate([[5, 6]], banned)
+    assert without.outputs[0].token_ids[0] == written[0]
+    assert written[1] not in without.outputs[0].token_ids
 
 
 def test_an_extra_argument_that_no_plug_in_reads_ends_its_request_alone(llm):

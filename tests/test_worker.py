@@ -297,6 +297,18 @@ def test_min_tokens_keeps_stop_tokens_away_until_then(runner, judge):
     assert free.sampled == ((best,),)
 
 
+def test_penalties_count_the_tokens_that_stand_and_not_those_that_were_sampled(runner, judge):
+    """The worker is told another token than it sampled: only that one is penalised from then on."""
+    params = SamplingParams(temperature=0, presence_penalty=2.0, frequency_penalty=2.0)
+    (first,), (other,) = greedy(judge, OTHER, 1), (7,)
+    run(runner, new_requests=(new("a", OTHER, params),), rows=(row("a", 0, OTHER, 1, (5, 6)),))
+    rules = runner.batch.requests["a"].rules
+    rules.count_new_tokens()
+    assert rules.num_in_output[first] == 1
+    run(runner, rows=(row("a", 3, (other,), 1, at=2),))
+    assert rules.num_in_output[other] == 1 and rules.num_in_output[first] == 0
+
+
 def test_c11_a_request_whose_scores_are_nan_ends_alone(runner, judge):
     runner.model.model.embed_tokens.weight[8] = math.nan  # in OTHER, not in PROMPT
     result = run(
