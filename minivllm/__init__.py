@@ -29,27 +29,32 @@ lists; that test fails when torch can be reached from the control plane.
 
 minivllm/
   config.py sampling_params.py request.py outputs.py philox.py
-  checkpoint/     registry.py download.py file_lock.py mapped_file.py gguf.py safetensors.py
-                  model_config.py
-  tokenizer/      tokenizer.py gguf_vocab.py chat_template.py detokenizer.py
+  checkpoint/     registry.py download.py file_lock.py hub.py mapped_file.py gguf.py
+                  safetensors.py model_config.py hf_config.py gguf_config.py keys.py
+                  unsupported.py
+  tokenizer/      tokenizer.py gguf_vocab.py chat_template.py detokenizer.py bpe.py
+                  bpe_training.py bpe_file.py
   kvcache/        spec.py block_pool.py block_table.py kv_cache_manager.py host_blocks.py moves.py
                   prefix_cache.py hash_cache.py radix_cache.py caches.py
   metrics/        stats.py trace.py
   kernels/        reference.py
     cpu/          packed.py
-  executor/       base.py uniproc.py sim.py
+  executor/       base.py uniproc.py sim.py plain.py plain_model.py plain_kv.py
+                  plain_sampler.py plain_weights.py
   scheduler/      scheduler.py plan.py policy.py preemption.py forks.py stopping.py report.py
   quantization/   gguf_blocks.py
   layers/         attention.py linear.py norm.py rotary.py activation.py embedding.py
-  sample/         sampler.py philox.py
+  sample/         sampler.py logits_processors.py rules.py philox.py
   models/         transformer.py loader.py
   worker/         worker.py model_runner.py input_batch.py kv_tensors.py
-  engine/         core.py llm_engine.py input_processor.py output_processor.py replay.py
+  engine/         core.py greedy.py llm_engine.py input_processor.py output_processor.py replay.py
   entrypoints/    llm.py beam.py
   bench/          control_plane.py peers.py peer_engines.py peer_workload.py hardware.py
-                  model_shapes.py roofline.py workload.py arrivals.py simulate.py report.py
-  commands/       options.py running.py generate.py chat.py pull.py bench.py doctor.py
-                  checks.py speed.py
+                  model_shapes.py roofline.py calibrate.py workload.py arrivals.py simulate.py
+                  report.py plot.py outcome.py experiments.py scheduling_experiments.py
+                  memory_experiments.py simulators.py
+  commands/       options.py running.py generate.py chat.py pull.py bench.py calibrating.py
+                  simulate.py simulated_load.py doctor.py checks.py speed.py
   __main__.py
 
 Importing this package loads neither torch nor numpy; `LLM` and `SamplingParams` are loaded when

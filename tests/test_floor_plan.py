@@ -48,6 +48,7 @@ CONTROL = (
     *("router", "executor/base", "executor/sim", "executor/plain", "executor/__init__"),
     *(f"executor/plain_{part}" for part in PLAIN),
     *("bench/roofline", "bench/hardware", "bench/model_shapes", "spec_decode/ngram", "__init__"),
+    *("bench/workload", "bench/arrivals"),
 )
 # Files of the control plane that may use more than the standard library.
 LIBRARIES = {
