@@ -13,6 +13,7 @@ import torch
 from by_hand import OPS, Forced, in_chunks, load_model
 from tiny_models import as_gguf, oracle, random_model
 
+from minivllm import LLM, SamplingParams
 from minivllm.checkpoint.gguf_config import ARCHITECTURES
 from minivllm.checkpoint.hf_config import MODEL_TYPES
 from minivllm.checkpoint.model_config import read_model_config
@@ -142,6 +143,22 @@ def test_a_gguf_file_scores_as_the_folder_it_was_made_from(tmp_path, name):
         assert (got - want).abs().max() < bound(want)
     else:
         assert torch.equal(got, want)
+
+
+def test_an_engine_says_what_transformers_would_say(folder):
+    """Greedy, with chunked prefill, blocks of 4 and a prefix hit for the second prompt."""
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    prompts = [tokens(50).tolist(), [*tokens(30).tolist(), *tokens(15, seed=1).tolist()]]
+    judge = oracle(folder, torch.float64)
+    llm = LLM(folder, dtype="float64", block_size=4, max_num_batched_tokens=19)
+    for prompt, num_cached in zip(prompts, (0, 28), strict=True):
+        (out,) = llm.generate([prompt], params)
+        ids = list(prompt)
+        with torch.inference_mode():
+            for _ in range(12):
+                ids.append(judge(torch.tensor([ids])).logits[0, -1].argmax().item())
+        assert list(out.outputs[0].token_ids) == ids[len(prompt) :]
+        assert out.num_cached_tokens == num_cached
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 16, 30])
