@@ -87,7 +87,7 @@ class ToyModel:
         for row in plan.rows:
             self._write(plan, row)
 
-    def sample_tokens(self, step: int) -> ModelRunnerOutput:
+    def sample_tokens(self, step: int, masks: Any = None) -> ModelRunnerOutput:
         """Read each row's tokens back and say what comes next."""
         if not self.plans or self.plans[-1].step != step:
             raise Wrong(f"Step {step} is sampled, and it was not the last to be executed.")

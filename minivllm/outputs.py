@@ -152,7 +152,7 @@ class RequestMetrics:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token."""
+        """Time to first token: seconds from arrival until it came; None before there is one."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 

@@ -1,0 +1,11 @@
+# fails first: test_6_refuses_an_empty_prompt_and_leaves_the_rest_alone
+# An empty prompt is sent to the model as it is.
+
+
+def generate_greedy(step, prompt_token_ids, max_tokens, eos_token_ids=()):
+    output = []
+    while len(output) < max_tokens:
+        output.append(step([*prompt_token_ids, *output]))
+        if output[-1] in eos_token_ids:
+            break
+    return output
