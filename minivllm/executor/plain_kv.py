@@ -15,7 +15,7 @@ _POISON = 1e30  # no answer survives reading it
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LayerKV:
     """One layer's memory. Slot block_id x block_size + offset holds one token's vector; vectors
     are replaced and never changed, so a copy of a block may hold the same ones."""
 
@@ -39,8 +39,8 @@ class PlainKV:
     def __init__(self, spec: KVCacheSpec, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.block_size = spec.block_size
         self.head_dim = spec.head_dim
-        self.layers = make_lanes(spec, num_blocks)
-        self.host = make_lanes(spec, num_host_blocks)
+        self.layers = make_layers(spec, num_blocks)
+        self.host = make_layers(spec, num_host_blocks)
 
     def swap_out(self, pairs: Pairs) -> None:
         """Copy blocks to host blocks."""
@@ -61,7 +61,7 @@ class PlainKV:
             for row in rows_of(self.layers):
                 row[self._slots(block_id)] = vectors
 
-    def _move(self, source: Sequence[Lane], target: Sequence[Lane], pairs: Pairs) -> None:
+    def _move(self, source: Sequence[LayerKV], target: Sequence[LayerKV], pairs: Pairs) -> None:
         for source_id, target_id in pairs:
             for old, new in zip(rows_of(source), rows_of(target), strict=True):
                 new[self._slots(target_id)] = old[self._slots(source_id)]
@@ -70,7 +70,7 @@ class PlainKV:
         return slice(block_id * self.block_size, (block_id + 1) * self.block_size)
 
 
-def make_lanes(spec: KVCacheSpec, num_blocks: int) -> list[Lane]:
+def make_layers(spec: KVCacheSpec, num_blocks: int) -> list[LayerKV]:
     """Memory that nobody has written, by layer."""
     unwritten = [math.nan] * spec.head_dim
     num_slots = num_blocks * spec.block_size
@@ -78,9 +78,9 @@ def make_lanes(spec: KVCacheSpec, num_blocks: int) -> list[Lane]:
     def side() -> list[list[Vector]]:
         return [[unwritten] * num_slots for _ in range(spec.num_kv_heads)]
 
-    return [Lane(side(), side()) for _ in range(spec.num_layers)]
+    return [LayerKV(side(), side()) for _ in range(spec.num_layers)]
 
 
-def rows_of(lanes: Sequence[Lane]) -> list[list[Vector]]:
+def rows_of(layers: Sequence[LayerKV]) -> list[list[Vector]]:
     """The slots of each layer, side and head, one list each."""
-    return [row for lane in lanes for row in (*lane.keys, *lane.values)]
+    return [row for layer in layers for row in (*layer.keys, *layer.values)]

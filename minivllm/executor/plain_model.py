@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import add, mul
 
 from ..checkpoint.model_config import ModelConfig
-from .plain_kv import Lane
+from .plain_kv import LayerKV
 from .plain_weights import Matrix, Vector, float32, read_weights
 
 if hasattr(math, "sumprod"):  # Python 3.12 and later
@@ -89,7 +89,7 @@ class PlainModel:
         self,
         token_id: int,
         slots: Sequence[int],  # of the positions 0, 1, ... and last the token's own
-        memory: Sequence[Lane],  # by layer
+        memory: Sequence[LayerKV],  # by layer
     ) -> Vector:  # [hidden]
         """What the token makes of itself and of all before it, whose keys and values are in
         memory. Writes its own there."""
@@ -97,9 +97,9 @@ class PlainModel:
         angles = rotary_angles(len(slots) - 1, self.config.head_dim, self.config.rope_theta)
         turns = [(math.cos(angle), math.sin(angle)) for angle in angles]
         eps = self.config.rms_norm_eps
-        for layer, lane in zip(self.layers, memory, strict=True):
+        for layer, layer_memory in zip(self.layers, memory, strict=True):
             normed = rms_norm(hidden, layer.attention_norm, eps)
-            hidden = list(map(add, hidden, self.attend(layer, normed, turns, slots, lane)))
+            hidden = list(map(add, hidden, self.attend(layer, normed, turns, slots, layer_memory)))
             normed = rms_norm(hidden, layer.mlp_norm, eps)
             hidden = list(map(add, hidden, gated_mlp(layer, normed)))
         return rms_norm(hidden, self.norm, eps)
@@ -110,7 +110,7 @@ class PlainModel:
         x: Vector,
         turns: Sequence[tuple[float, float]],
         slots: Sequence[int],
-        lane: Lane,
+        memory: LayerKV,
     ) -> Vector:  # [hidden]
         """Attention of one layer. Query heads share KV heads in order (Ainslie et al., 2023):
         with 6 on 2, heads 0 to 2 read KV head 0."""
@@ -121,10 +121,10 @@ class PlainModel:
         group = len(queries) // len(keys)
         out = []
         for head, (key, value) in enumerate(zip(keys, values, strict=True)):
-            lane.keys[head][slots[-1]] = key
-            lane.values[head][slots[-1]] = value
+            memory.keys[head][slots[-1]] = key
+            memory.values[head][slots[-1]] = value
             own = queries[head * group : (head + 1) * group]
-            out += attention(own, lane.read_keys(head, slots), lane.read_values(head, slots))
+            out += attention(own, memory.read_keys(head, slots), memory.read_values(head, slots))
         return layer.o(out)
 
     def compute_logits(self, hidden: Vector) -> Vector:  # [vocab]

@@ -30,12 +30,12 @@ def save_bpe(tokenizer: BPETokenizer, folder: str | os.PathLike[str]) -> None:
     os.makedirs(folder, exist_ok=True)
     text_of = {token_id: text for text, token_id in tokenizer.added.items()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for name, token_ids in (
-        ("bos_token", [tokenizer.bos_token_id]),
-        ("eos_token", tokenizer.eos_token_ids[:1]),
-    ):
-        # One that is not added to the words is named by its id, in the model's own config.
-        config |= {name: text_of[token_id] for token_id in token_ids if token_id in text_of}
+    named = {
+        "bos_token": tokenizer.bos_token_id,
+        "eos_token": next(iter(tokenizer.eos_token_ids), None),
+    }
+    # One that is not added to the words is named by its id, in the model's own config.
+    config |= {name: text_of[token_id] for name, token_id in named.items() if token_id in text_of}
     if tokenizer.chat_template is not None:
         config["chat_template"] = tokenizer.chat_template
     for name, content in (
