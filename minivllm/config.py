@@ -44,6 +44,8 @@ class EngineConfig:
     seed: int | None = None  # of requests that give none; None: fresh randomness for each
     logits_processors: tuple[str, ...] = ()  # "module:Class" of each plug-in, in their order
     executor: str = "executor.uniproc.UniprocExecutor"  # imported by name from this package
+    trace_file: str | None = None  # write every step's messages and reasons there
+    trace_file: str | None = None  # where to write every step's messages and reasons
     debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
 
     def __post_init__(self) -> None:

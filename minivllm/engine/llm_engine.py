@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import TextIO
 
 from ..checkpoint.model_config import ModelConfig, read_model_config
 from ..checkpoint.registry import resolve
 from ..config import EngineConfig
+from ..metrics.trace import Trace
 from ..outputs import EngineCoreOutput, EngineCoreRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..tokenizer.tokenizer import IdTokenizer, Tokenizer, load_tokenizer
@@ -39,6 +41,7 @@ class LLMEngine:
             seed=seed,
         )
         self.output_processor = OutputProcessor(tokenizer)
+        self.trace_file: TextIO | None = None
 
     @classmethod
     def from_config(
@@ -51,8 +54,19 @@ class LLMEngine:
         tokenizer = tokenizer_of(path, model_config)
         eos = dict.fromkeys(tokenizer.eos_token_ids + model_config.eos_token_ids)
         model_config = replace(model_config, eos_token_ids=tuple(eos))
-        core = make_core(config, model_config, clock)
-        return cls(core, tokenizer, model_config.vocab_size, config.seed)
+        file, trace = None, None
+        if config.trace_file is not None:
+            # Written line by line until `shutdown`.
+            file = open(config.trace_file, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+            trace = Trace(file.write, config=asdict(config), eos_token_ids=list(eos))
+        engine = cls(
+            make_core(config, model_config, clock, trace),
+            tokenizer,
+            model_config.vocab_size,
+            config.seed,
+        )
+        engine.trace_file = file
+        return engine
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -134,6 +148,8 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         self.core.shutdown()
+        if self.trace_file is not None:
+            self.trace_file.close()
 
 
 def tokenizer_of(path: str, model_config: ModelConfig) -> Tokenizer | IdTokenizer:
