@@ -95,8 +95,3 @@ def decode_floats(raw: memoryview | bytes, kind: str) -> Vector:
         raise ValueError(f"type {kind} is not supported (supported: BF16, {', '.join(codes)})")
     count = len(raw) // struct.calcsize(f"<{codes[kind]}")
     return list(struct.unpack(f"<{count}{codes[kind]}", raw))
-
-
-def float32(x: float) -> float:
-    """The float32 that is nearest to x. Raises OverflowError where there is none."""
-    return struct.unpack("<f", struct.pack("<f", x))[0]

@@ -137,7 +137,7 @@ def check_supported(spec: dict[str, Any]) -> None:
     asked["decoder.type"] = ((spec.get("decoder") or {}).get("type"), "ByteLevel")
     for token in spec["added_tokens"]:
         for name, plain in _PLAIN_TOKEN.items():
-            asked[f"added token {token['content']!r}: {name}"] = (token[name], plain)
+            asked[f"added token {token['content']!r}: {name}"] = (token.get(name), plain)
     for name, (value, plain) in asked.items():
         if value != plain and (value or plain):
             raise ValueError(f"{name} is {value!r}; supported without the library: {plain!r}")

@@ -30,6 +30,9 @@ def train(
     and special tokens, or too large for the text.
     """
     special_tokens = list(dict.fromkeys(special_tokens))
+    for name in (bos_token, eos_token):
+        if name is not None and name not in special_tokens:
+            raise ValueError(f"{name!r} is not one of the special tokens {special_tokens}")
     num_fixed = NUM_BYTES + len(special_tokens)
     if vocab_size < num_fixed:
         raise ValueError(
@@ -46,9 +49,6 @@ def train(
     for left, right in merges:
         tokens.append(tokens[left] + tokens[right])
     added = {special: len(tokens) + index for index, special in enumerate(special_tokens)}
-    for name in (bos_token, eos_token):
-        if name is not None and name not in added:
-            raise ValueError(f"{name!r} is not one of the special tokens {special_tokens}")
     return BPETokenizer(
         {token: token_id for token_id, token in enumerate(tokens)},
         [(tokens[left], tokens[right]) for left, right in merges],
