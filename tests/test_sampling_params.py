@@ -84,7 +84,7 @@ def test_the_ends_of_every_range_are_accepted(name, values):
         SamplingParams(**{name: value})
 
 
-def test_a_misspelt_parameter_is_refused_by_name():
+def test_h11_a_misspelt_parameter_is_refused_by_name():
     with pytest.raises(TypeError, match="temprature"):
         SamplingParams(temprature=0.5)
 

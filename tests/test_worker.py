@@ -393,6 +393,22 @@ def test_prompt_logprobs_are_right_in_chunks_too(runner, judge, chunks):
         assert [c[0] for c in top] == row_scores.topk(2).indices.tolist()
 
 
+def test_c11_a_prompt_whose_scores_are_nan_ends_its_request_alone(runner, judge):
+    """Even in a chunk that samples nothing."""
+    runner.model.model.embed_tokens.weight[8] = math.nan  # in OTHER, not in PROMPT
+    params = SamplingParams(temperature=0, prompt_logprobs=0)
+    result = run(
+        runner,
+        new_requests=(new("a", OTHER, params), new("b", PROMPT, params)),
+        rows=(
+            row("a", 0, OTHER[:2], 0, (5,), wants_prompt_logprobs=True),
+            row("b", 0, PROMPT, 1, (1, 2, 3), wants_prompt_logprobs=True),
+        ),
+    )
+    assert [request_id for request_id, _ in result.errors] == ["a"]
+    assert "not numbers" in result.errors[0][1] and result.sampled[1] == greedy(judge, PROMPT, 1)
+
+
 def test_logprobs_stand_by_row_and_only_where_asked(runner, judge):
     asked = SamplingParams(temperature=0, logprobs=1)
     result = run(
