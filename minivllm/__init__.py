@@ -57,8 +57,8 @@ minivllm/
                   simulate.py simulated_load.py doctor.py checks.py speed.py
   __main__.py
 
-Importing this package loads neither torch nor numpy; `LLM` and `SamplingParams` are loaded when
-they are first asked for.
+Importing this package loads neither torch nor numpy; what `__all__` names is loaded when it
+is first asked for.
 """
 
 from __future__ import annotations
@@ -67,15 +67,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .entrypoints.beam import BeamSearchParams
     from .entrypoints.llm import LLM
     from .sampling_params import SamplingParams
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "BeamSearchParams", "SamplingParams"]
 
-_WHERE = {"LLM": "entrypoints.llm", "SamplingParams": "sampling_params"}
+_WHERE = {
+    "LLM": "entrypoints.llm",
+    "BeamSearchParams": "entrypoints.beam",
+    "SamplingParams": "sampling_params",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

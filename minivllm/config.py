@@ -45,7 +45,6 @@ class EngineConfig:
     logits_processors: tuple[str, ...] = ()  # "module:Class" of each plug-in, in their order
     executor: str = "executor.uniproc.UniprocExecutor"  # imported by name from this package
     trace_file: str | None = None  # write every step's messages and reasons there
-    trace_file: str | None = None  # where to write every step's messages and reasons
     debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
 
     def __post_init__(self) -> None:
@@ -71,11 +70,9 @@ class EngineConfig:
         names = self.logits_processors
         if isinstance(names, str) or not all(isinstance(n, str) for n in names):
             raise ValueError(f'logits_processors must list "module:Class" names, got {names!r}')
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ValueError(
-                f"gpu_memory_utilization must be above 0 and at most 1, "
-                f"got {self.gpu_memory_utilization}"
-            )
+        share = self.gpu_memory_utilization
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")
         for name, low in (
             ("block_size", 1),
             ("num_blocks", 2),
@@ -87,5 +84,9 @@ class EngineConfig:
             ("kv_cache_memory_bytes", 1),
         ):
             value = getattr(self, name)
-            if value is not None and value < low:
+            if value is None and self.__dataclass_fields__[name].default is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+            if value < low:
                 raise ValueError(f"{name} must be at least {low}, got {value}")

@@ -2,8 +2,10 @@
 
 Each is frozen and holds ints, strings and tuples, so whoever keeps one may trust it: nobody goes
 on changing it. (The two made for every request in every step are named tuples, which are frozen
-too, and made four times as fast.) Order inside a step, for every executor: swap out, swap in, copies, poison, KV
-writes and attention, sampling, saves. A block freed by a plan may be reused by the same plan.
+too, and made four times as fast.)
+
+Order inside a step, for every executor: swap out, swap in, copies, poison, KV writes and
+attention, sampling, saves. A block freed by a plan may be reused by the same plan.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class CompletionOutput:
     new_text: str = ""  # added to text since the last report
     new_token_ids: tuple[int, ...] = ()
     logprobs: tuple[dict[int, Logprob], ...] | None = None  # one dict a token id
-    cumulative_logprob: float | None = None  # of token_ids; beam search only
+    cumulative_logprob: float | None = None  # of token_ids, where logprobs were asked for
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None

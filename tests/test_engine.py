@@ -71,7 +71,7 @@ def test_one_prompt_may_stand_alone_and_each_may_have_its_own_params():
         ([], greedy(), "prompt 1: the prompt is empty"),
         ([VOCAB], greedy(), "prompt 1: token id 50 is outside the vocabulary of 50"),
         ([-1], greedy(), "token id -1 is outside"),
-        ([1.5], greedy(), "a list of token ids, got 1.5"),
+        ([1.5], greedy(), "a list of token ids, got a list with 1.5"),
         ([1] * 20, greedy(max_tokens=1), "20 tokens and max_model_len is 20"),
         ([1] * 15, greedy(max_tokens=6), "15 tokens and max_tokens is 6.*max_model_len, 20"),
         ([1], greedy(logprobs=51), "logprobs=51 is more than the vocabulary, 50"),
@@ -85,6 +85,60 @@ def test_b4_b5_b7_b8_one_bad_prompt_is_refused_before_anything_runs(prompt, para
     assert not model.engine.has_unfinished_requests and not model.engine.core.executor.plans
     assert model.generate("AB", greedy())[0].finished  # the next request works
     assert_all_free(model.engine.core)
+
+
+@pytest.mark.parametrize(
+    "prompts, params, message",
+    [
+        (5, None, "got int 5"),
+        (None, None, "got NoneType None"),
+        (b"hi", None, "got bytes b'hi'"),
+        ({"prompt": "hi"}, None, "got dict"),
+        ({"A", "B"}, None, "got set"),
+        (["A", 5], None, "prompt 1: .* got int"),
+        (["A", None], None, "prompt 1: .* got NoneType"),
+        (["A", b"B"], None, "prompt 1: .* got bytes"),
+        ("A", {"max_tokens": 2}, "params is a SamplingParams or a list of them, got dict"),
+        ("A", "greedy", "got str 'greedy'"),
+        (["A", "B"], [greedy(), 5], "params holds SamplingParams, got int 5"),
+    ],
+)
+def test_what_is_no_prompt_and_what_are_no_params_is_said_in_a_sentence(prompts, params, message):
+    model = llm()
+    with pytest.raises(ValueError, match=message):
+        model.generate(prompts, params)
+    assert not model.engine.core.executor.plans
+
+
+def test_one_prompt_methods_say_so():
+    model = llm()
+    with pytest.raises(ValueError, match="one prompt is a string or a list of token ids, got a li"):
+        model.stream(["A", "B"], greedy())
+    with pytest.raises(ValueError, match="got int"):
+        model.stream(5, greedy())
+    with pytest.raises(ValueError, match=r"put the one message into \[ \]"):
+        model.chat({"role": "user", "content": "A"})
+    with pytest.raises(ValueError, match="beam_search takes BeamSearchParams, got SamplingParams"):
+        model.beam_search("A", greedy())
+    model.shutdown()
+    with pytest.raises(ValueError, match="was shut down"):
+        model.generate("A", greedy())
+
+
+@pytest.mark.parametrize(
+    "option, value, message",
+    [
+        ("block_size", "16", "block_size must be a whole number, got '16'"),
+        ("block_size", None, "block_size must be a whole number, got None"),
+        ("max_model_len", 9.5, "max_model_len must be a whole number, got 9.5"),
+        ("max_num_seqs", True, "max_num_seqs must be a whole number, got True"),
+        ("gpu_memory_utilization", "x", "gpu_memory_utilization must be above 0"),
+        ("preemption", "swap", "needs num_host_blocks"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_said_in_a_sentence(option, value, message):
+    with pytest.raises(ValueError, match=message):
+        LLM("anything", **{option: value})
 
 
 def test_b1_b4_a_prompt_of_the_full_length_may_be_scored_but_not_continued():

@@ -81,13 +81,19 @@ class InputProcessor:
         """The prompt's token ids, at least one, each in the vocabulary."""
         if isinstance(prompt, str):
             token_ids = tuple(self.tokenizer.encode(prompt))
-        else:
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
             token_ids = tuple(prompt)
+        else:
+            raise ValueError(
+                f"a prompt is a string or a list of token ids, got {type(prompt).__name__}"
+            )
         if not token_ids:
             raise ValueError("the prompt is empty: give it at least one token")
         for token_id in token_ids:
             if not isinstance(token_id, int) or isinstance(token_id, bool):
-                raise ValueError(f"a prompt is a string or a list of token ids, got {token_id!r}")
+                raise ValueError(
+                    f"one prompt is a string or a list of token ids, got a list with {token_id!r}"
+                )
             if not 0 <= token_id < self.vocab_size:
                 raise ValueError(
                     f"token id {token_id} is outside the vocabulary of {self.vocab_size}"

@@ -60,6 +60,12 @@ class Sample:
             return output.new_token_ids[:-1]
         return output.new_token_ids
 
+    def _cumulative_logprob(self) -> float | None:
+        if self.logprobs is None:
+            return None
+        pairs = zip(self.token_ids, self.logprobs, strict=True)
+        return sum(candidates[token_id].logprob for token_id, candidates in pairs)
+
     def report(self) -> CompletionOutput:
         """The sample so far; what counts as new starts afresh."""
         new_text, new_token_ids = self.new_text, self.new_token_ids
@@ -71,6 +77,7 @@ class Sample:
             new_text=new_text,
             new_token_ids=new_token_ids,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            cumulative_logprob=self._cumulative_logprob(),
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             error=self.error,

@@ -43,6 +43,7 @@ class LLM:
 
     def _start(self, engine: LLMEngine) -> None:
         self.engine = engine
+        self._is_shut_down = False
         self._ids = count()
         self._mail: dict[str, deque[RequestOutput]] = {}  # reports not yet handed to their stream
 
@@ -67,10 +68,7 @@ class LLM:
         served. A request that fails later ends with finish_reason "error", the others go on.
         """
         prompts = as_prompts(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(prompts)
-        if len(params) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts, but {len(params)} SamplingParams")
+        params = as_params(params, len(prompts))
         prepared = []
         for index, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
             try:
@@ -90,7 +88,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """The answer to a conversation, as `generate` gives it. messages: dicts with "role"
         ("system", "user", "assistant", "tool") and "content"."""
-        return self.generate([render_chat(self.tokenizer, messages)], params)
+        return self.generate([self._chat_prompt(messages)], params)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams | None = None
@@ -98,6 +96,8 @@ class LLM:
         """The likeliest answers, by beam search: `outputs` of each prompt are its beams, the best
         first, with `cumulative_logprob`. Raises ValueError if a prompt cannot be served."""
         params = params or BeamSearchParams()
+        if not isinstance(params, BeamSearchParams):
+            raise ValueError(f"beam_search takes BeamSearchParams, got {kind(params)}")
         return [
             BeamSearch(self.engine, f"beam {next(self._ids)}", params).run(prompt, self._step)
             for prompt in as_prompts(prompts)
@@ -108,13 +108,14 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Reports of one request as it grows, the last one finished. Closing the iterator aborts
         the request. Raises ValueError at once if the prompt cannot be served."""
-        return self._reports(self._prepare(prompt, params or SamplingParams()))
+        (params,) = as_params(params, 1)
+        return self._reports(self._prepare(prompt, params))
 
     def stream_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """`stream` for a conversation."""
-        return self.stream(render_chat(self.tokenizer, messages), params)
+        return self.stream(self._chat_prompt(messages), params)
 
     def abort_all(self) -> None:
         """Give up every request that is under way."""
@@ -122,10 +123,19 @@ class LLM:
             self._forget(request_id)
 
     def shutdown(self) -> None:
+        """Give up the model and its memory; nothing can be asked afterwards."""
         self.abort_all()
         self.engine.shutdown()
+        self._is_shut_down = True
+
+    def _chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        if isinstance(messages, Mapping):
+            raise ValueError("messages is a list: put the one message into [ ]")
+        return render_chat(self.tokenizer, messages)
 
     def _prepare(self, prompt: Prompt, params: SamplingParams) -> PreparedRequest:
+        if self._is_shut_down:
+            raise ValueError("this LLM was shut down: make a new one")
         return self.engine.prepare(str(next(self._ids)), prompt, params)
 
     def _queue(self, ready: PreparedRequest, every_step: bool) -> None:
@@ -160,10 +170,35 @@ class LLM:
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or a list of them, as a list."""
+    """One prompt, or a list of them, as a list. Raises ValueError for what is neither."""
     if isinstance(prompts, str):
         return [prompts]
-    prompts = list(prompts)
-    if prompts and all(isinstance(p, int) for p in prompts):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
+        raise ValueError(
+            f"a prompt is a string or a list of token ids, and prompts a list of either; "
+            f"got {kind(prompts)}"
+        )
+    if prompts and all(isinstance(prompt, int) for prompt in prompts):
         return [prompts]
-    return prompts
+    return list(prompts)
+
+
+def as_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> Sequence[SamplingParams]:
+    """Parameters for each prompt. Raises ValueError for what are none, or not as many."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if not isinstance(params, list | tuple):
+        raise ValueError(f"params is a SamplingParams or a list of them, got {kind(params)}")
+    if len(params) != num_prompts:
+        raise ValueError(f"{num_prompts} prompts, but {len(params)} SamplingParams")
+    for own in params:
+        if not isinstance(own, SamplingParams):
+            raise ValueError(f"params holds SamplingParams, got {kind(own)}")
+    return params
+
+
+def kind(thing: object) -> str:
+    """What it is, for a message."""
+    return f"{type(thing).__name__} {thing!r}"[:60]

@@ -107,7 +107,7 @@ class KVCacheManager:
     def copy_if_shared(self, request: Request) -> bool:
         """Make the block that the request writes into next its own: if it has other readers, or
         the prefix cache knows it, the request gets a copy, to be made before anything is written,
-        and leaves the original. False, and nothing is changed, when there is no block for the copy."""
+        and leaves the original. False, and nothing is changed, when no block is left for it."""
         if not self._writes_into_shared(request):
             return True
         if self.num_free_blocks == 0:
