@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class SamplingParams:
         keep("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids or ()))
         if self.allowed_token_ids is not None:
             keep("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
-        sequences = tuple(self.bad_words_token_ids or ())
+        sequences = _items("bad_words_token_ids", self.bad_words_token_ids or ())
         keep("bad_words_token_ids", tuple(_ids("bad_words_token_ids", s) for s in sequences))
         keep("logit_bias", _biases(self.logit_bias or ()))
         keep("extra_args", _arguments(self.extra_args or ()))
@@ -128,28 +128,40 @@ def _check_whole(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a whole number, got {value!r}")
 
 
-def _strings(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    texts = (given,) if isinstance(given, str) else tuple(given or ())
+def _items(name: str, given: Any) -> tuple:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise ValueError(f"{name} must be a list, got {given!r}")
+    return tuple(given)
+
+
+def _strings(name: str, given: Any) -> tuple[str, ...]:
+    texts = (given,) if isinstance(given, str) else _items(name, given or ())
     for text in texts:
         if not isinstance(text, str) or not text:
             raise ValueError(f"{name} must hold non-empty strings, got {text!r}")
     return texts
 
 
-def _ids(name: str, given: Iterable[int]) -> tuple[int, ...]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise ValueError(f"{name} must hold token ids, got {given!r}")
-    ids = tuple(given)
+def _ids(name: str, given: Any) -> tuple[int, ...]:
+    ids = _items(name, given)
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
             raise ValueError(f"{name} must hold token ids, got {token_id!r}")
     return ids
 
 
-def _biases(given: Mapping[int | str, float] | Iterable) -> tuple[tuple[int, float], ...]:
+def _pairs(name: str, given: Any) -> Iterable[tuple[Any, Any]]:
+    """Of a dict, or of the pairs that one was kept as."""
+    try:
+        return dict(given).items()
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a dict, got {given!r}") from None
+
+
+def _biases(given: Any) -> tuple[tuple[int, float], ...]:
     """Pairs of (id, bias). JSON has no keys but strings, so "5" is the id 5."""
     biases: dict[int, float] = {}
-    for key, bias in given.items() if isinstance(given, Mapping) else given:
+    for key, bias in _pairs("logit_bias", given):
         is_text = isinstance(key, str) and key.isascii() and key.isdecimal()
         (token_id,) = _ids("logit_bias", (int(key) if is_text else key,))
         if token_id in biases:
@@ -159,9 +171,9 @@ def _biases(given: Mapping[int | str, float] | Iterable) -> tuple[tuple[int, flo
     return tuple(biases.items())
 
 
-def _arguments(given: Mapping[str, Any] | Iterable) -> tuple[tuple[str, Any], ...]:
+def _arguments(given: Any) -> tuple[tuple[str, Any], ...]:
     """Pairs of (name, plain value)."""
-    pairs = tuple(given.items() if isinstance(given, Mapping) else map(tuple, given))
+    pairs = tuple(_pairs("extra_args", given))
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, (str, int, float)):
             raise ValueError(f"extra_args must map names to text or numbers, got {name}={value!r}")
