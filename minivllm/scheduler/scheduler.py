@@ -115,14 +115,14 @@ class Scheduler:
         return budget
 
     def _plan_waiting(self, plan: StepPlan, budget: int) -> int:
-        """Admit waiting requests in the policy's order while budget, places and blocks last, and
-        stop at the first that must wait: whoever stands behind it does not overtake it.
-        Returns what is left of the budget."""
+        """Admit waiting requests in the policy's order while budget, places and blocks last, up
+        to the first that must wait: nobody overtakes it. Returns what is left of the budget."""
         num_places = self.max_num_seqs - len(self.running)
         if budget == 0 or num_places == 0 or not self.waiting:
             return budget
         for request in list(islice(self.policy.order(self.waiting, plan.now), num_places)):
-            if budget == 0 or self.policy.may_admit(request, plan) or not self._admit(request):
+            must_wait = budget == 0 or self.policy.may_admit(request, plan) is not None
+            if must_wait or not self._admit(request):
                 break
             num_tokens = self._num_tokens_now(request, budget)
             plan.introduce(request)
@@ -166,8 +166,8 @@ class Scheduler:
     def _num_tokens_to_hold(self, request: Request) -> int:
         if self.preemption != "reserve":
             return request.num_tokens
-        longest = request.num_prompt_tokens + request.sampling_params.max_tokens
-        return min(longest, self.max_model_len)
+        most = request.num_prompt_tokens + request.sampling_params.max_tokens
+        return min(most, self.max_model_len)
 
     def _start_table(self, request: Request, num_tokens: int, num_spare: int) -> bool:
         """Begin a block table with what there is already: KV in host memory, the blocks of the
