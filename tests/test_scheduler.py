@@ -195,12 +195,13 @@ def test_abort_of_a_waiting_and_of_a_stopped_request_gives_everything_back():
     assert_all_free(core)
 
 
-def test_a_row_that_fails_ends_alone():
+def test_c11_a_row_that_fails_ends_alone_and_is_counted():
     core = make_core(fail_on={"b"})
     for name in "abc":
         core.add_request(request(name, [ord(name) - 97, 1]))
     tokens, last = run(core)
     assert last["b"].finish_reason == "error" and last["b"].error == "scores are NaN"
+    assert core.scheduler.stats.num_finished == 3 and core.scheduler.stats.num_failed == 1
     assert tokens["b"] == []
     assert tokens["a"] == solo([0, 1], GREEDY)[0] and tokens["c"] == solo([2, 1], GREEDY)[0]
     assert_all_free(core)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..request import Request
+
 
 @dataclass(slots=True)
 class SchedulerStats:
@@ -15,6 +17,11 @@ class SchedulerStats:
     num_preemptions: int = 0
     num_swaps: int = 0  # preemptions that moved KV to host memory instead of giving it up
     num_finished: int = 0
+    num_failed: int = 0  # of those, with an error of their own
+
+    def count_end(self, request: Request) -> None:
+        self.num_finished += 1
+        self.num_failed += request.error is not None
 
     @property
     def hit_rate(self) -> float:

@@ -271,7 +271,7 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         """Forget a finished request, take its blocks back, and let those go that wait for it."""
         del self.requests[request.request_id]
-        self.stats.num_finished += 1
+        self.stats.count_end(request)
         self.waiting.extendleft(reversed(self.forks.release(request)))
         if request.request_id in self.kv.tables:
             self.running.remove(request)
