@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .answers import read_text
+from .browser import importable
 from .children import Children
 from .compose import Answer, Composed, compose, graft, written_holes
 from .holes import find, first_line, parse, strip
@@ -18,7 +20,6 @@ from .progress import Progress, digest, stamp, today
 from .runner import Judge, Outcome, run_lab
 
 MINE = LABS / "mine"
-MAX_BYTES = 1 << 20  # of one file of answers
 
 AGENTS = """\
 # For AI assistants that work in this folder
@@ -60,7 +61,7 @@ class Learner:
 
     def read(self, info: LabInfo, file: str) -> str:
         """A file of answers. Raises ValueError for what is no readable text file."""
-        return read_answer(self.path(info, file), self.shown(self.path(info, file)))
+        return read_text(self.path(info, file), self.shown(self.path(info, file)))
 
     def answers(self, info: LabInfo, include: Callable[[str], bool] = lambda name: True):
         """The learner's holes by engine file, without further ones that are not written yet, and
@@ -145,7 +146,8 @@ class Learner:
             for name in engine.ignored:
                 self.say(f"note: {name} is changed, and no part of this lab: the engine's is used")
             if direct:
-                yield Judge(engine, unwritten=unwritten)
+                with importable(engine.root):
+                    yield Judge(engine, unwritten=unwritten)
                 return
             with Children() as children:
                 yield Judge(engine, children, unwritten=unwritten)
@@ -268,25 +270,6 @@ class Learner:
             raise ValueError("nothing is passed yet, so there is nothing of yours to run")
         names = [name for own in answers.values() for answer in own for name in answer.names]
         return compose(target, answers), names
-
-
-def read_answer(path: Path, shown: str) -> str:
-    """Text of a file of answers. Raises ValueError for whatever is no readable text file."""
-    if not path.exists():
-        raise ValueError(f"{shown} is missing")
-    if path.is_symlink() or not path.is_file():
-        raise ValueError(f"{shown} is not a plain file")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{shown} is larger than {MAX_BYTES:,} bytes")
-    return decode_answer(path.read_bytes(), shown)
-
-
-def decode_answer(data: bytes, shown: str) -> str:
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ValueError(f"{shown}, line {line}: not UTF-8 text; save it as UTF-8") from error
 
 
 def function_text(text: str, name: str) -> list[str]:

@@ -166,6 +166,8 @@ def say_raised(outcome: Outcome, error: Raised, composed: Composed | None) -> No
         outcome.says = "Your code used more memory than the 1 GiB that a lab has."
     elif "SystemExit" in error.bases:
         outcome.says = "Your code called exit. A lab returns values and leaves ending to others."
+    elif error.kind == "StepLimit":
+        outcome.says = f"Your code ran {error.text} and more. Is there a loop without end?"
     elif "RecursionError" in error.bases:
         outcome.says = "Your code called itself too deeply (RecursionError)."
     elif "OSError" in error.bases and "File too large" in error.text:

@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-MAX_BYTES = 16 << 20  # of one message
+MAX_BYTES = 4 << 20  # of one message
 MAX_DEPTH = 60
 PLAIN = (type(None), bool, int, float, str)
 SHAPES = ((tuple, "t"), (set, "s"), (frozenset, "s"))
@@ -160,7 +160,7 @@ class Channel:
         the other side is gone, ChannelError when it talks nonsense."""
         self.num_asked += 1
         own = self.num_asked
-        self._send({**message, "ask": own})
+        self._write(pack({**message, "ask": own}))
         while True:
             got = self._receive()
             if got.get("reply") == own:
@@ -179,10 +179,20 @@ class Channel:
             self._reply(got)
 
     def _reply(self, got: dict) -> None:
-        self._send({**self.answer(got), "reply": got.get("ask")})
+        asked = got.get("ask")
+        try:
+            data = pack({**self.answer(got), "reply": asked})
+        except (ValueError, RecursionError, MemoryError) as error:
+            told = {
+                "type": type(error).__name__,
+                "bases": [type(error).__name__],
+                "text": str(error),
+            }
+            data = pack({"error": told, "reply": asked})
+        self._write(data)
 
-    def _send(self, message: dict) -> None:
-        data = memoryview(pack(message))
+    def _write(self, data: bytes) -> None:
+        data = memoryview(data)
         try:
             while data:
                 data = data[os.write(self.fd, data) :]
