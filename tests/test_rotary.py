@@ -56,11 +56,12 @@ SCALINGS = {
 }  # fmt: skip
 
 
-def config_json(folder, max_positions: int, scaling: dict) -> str:
+def config_json(folder, max_positions: int, scaling: dict, **outside) -> str:
     settings = {
         "model_type": "llama", "vocab_size": 331, "hidden_size": 2 * HEAD_DIM,
         "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2,
         "max_position_embeddings": max_positions, "rope_theta": 5e5, "rope_scaling": scaling,
+        **outside,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(settings))
     return str(folder)
@@ -89,6 +90,16 @@ def test_k14_angles_are_those_of_transformers_at_every_position(tmp_path, name):
     for got, want in zip(ours, (cos, sin * sign), strict=True):
         assert got.shape == (NUM_POSITIONS, 1, HEAD_DIM)
         assert (got[:, 0] - want).abs().max() <= 3 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+def test_an_original_length_outside_the_scaling_wins_as_in_transformers(tmp_path, kind):
+    inside = {**SCALINGS[kind][1], "original_max_position_embeddings": 1024}
+    folder = config_json(tmp_path, 32768, inside, original_max_position_embeddings=4096)
+    config = read_model_config(folder)
+    assert config.rope_scaling.original_max_position_embeddings == 4096
+    judge = LlamaRotaryEmbedding(transformers.AutoConfig.from_pretrained(folder))
+    assert torch.equal(frequencies(config), judge.inv_freq)
 
 
 def by_the_papers(config: ModelConfig) -> list[float]:
