@@ -24,10 +24,11 @@ from minivllm.entrypoints.llm import LLM
 from minivllm.executor import plain_sampler
 from minivllm.executor.plain import PlainExecutor
 from minivllm.executor.plain_model import attention, rms_norm, rotary_angles, silu, softmax
-from minivllm.executor.plain_sampler import Asker, candidates, choose, probabilities
+from minivllm.executor.plain_sampler import Asker, candidates, choose, draw, probabilities
 from minivllm.executor.plain_weights import decode_floats
 from minivllm.outputs import LAST_SAMPLED, NewRequest, Row, SchedulerOutput
 from minivllm.philox import uniform
+from minivllm.sample.logits_processors import process
 from minivllm.sample.rules import SamplerRow, ScoreRules, has_rules
 from minivllm.sample.sampler import candidates as torch_candidates
 from minivllm.sample.sampler import sample
@@ -299,6 +300,7 @@ def test_a_read_of_what_was_given_up_changes_the_answer(executor):
     assert executor.requests["a"].token_ids[13:] == list(before.sampled[0])
     executor.requests["a"].token_ids.pop()
     assert answer(freed_blocks=(2,)).logprobs != before.logprobs
+    assert executor.kv.layers[0].keys[0][8] == executor.kv.layers[1].values[1][11] == [1e30] * 10
 
 
 def test_c11_nan_scores_end_one_request(folder, greedy):
@@ -400,9 +402,10 @@ def test_the_same_scores_give_the_token_and_the_logprobs_of_the_torch_sampler(se
                 vocab_size=VOCAB, eos_token_ids=asker.eos_token_ids,
             )  # fmt: skip
         logits = torch.tensor([scores], dtype=torch.float64)
-        theirs = sample(
-            logits, [SamplerRow(params, len(ids), asker.sample_index, rules, asker.bitmap)]
-        )
+        rows = [SamplerRow(params, len(ids), asker.sample_index, rules, asker.bitmap)]
+        changed = process(logits, rows)[0].tolist()
+        assert plain_sampler.process(scores, asker) == pytest.approx(changed, abs=1e-12)
+        theirs = sample(logits, rows)
         if theirs.errors:
             with pytest.raises(ValueError, match=theirs.errors[0][:20]):
                 choose(scores, asker)
@@ -418,6 +421,12 @@ def test_the_same_scores_give_the_token_and_the_logprobs_of_the_torch_sampler(se
         assert [(i, rank) for i, _, rank in found] == [(i, rank) for i, _, rank in want]
         assert [x for _, x, _ in found] == pytest.approx([x for _, x, _ in want], abs=1e-12)
     assert num_other <= 1 and num_errors < 30
+
+
+def test_an_id_of_probability_0_is_never_drawn():
+    assert draw([0.0, 0.5, 0.0, 0.5], 0.0) == 1
+    assert draw([0.0, 0.5, 0.0, 0.5], 0.5) == 3
+    assert draw([0.25, 0.75, 0.0], 1 - 2**-53) == 1
 
 
 def test_scores_that_are_no_numbers_are_refused():
@@ -464,11 +473,19 @@ def test_any_company_gives_the_solo_answer(folder, seed):
         assert report.prompt_logprobs == alone.prompt_logprobs
 
 
-def test_a_greedy_answer_is_the_torch_engines(folder):
-    prompts, params = [PROMPT, OTHER, [7]], SamplingParams(temperature=0, max_tokens=20)
+def test_answers_are_the_torch_engines(folder):
+    """Greedy, drawn, several samples, and an EOS (2) that is wanted but not before its time."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=20),
+        SamplingParams(temperature=1.2, top_p=0.9, n=3, seed=5, max_tokens=20),
+        SamplingParams(temperature=0, logit_bias={2: 50}, min_tokens=3),
+        SamplingParams(temperature=0.8, repetition_penalty=1.3, seed=6, max_tokens=20),
+    ]
+    prompts = [PROMPT, OTHER, [7], [*OTHER, 7]]
     theirs = LLM(folder, dtype="float64", backend="reference").generate(prompts, params)
     ours = LLM(folder, executor=PLAIN, dtype="float32", device="cpu").generate(prompts, params)
     assert [answers(o) for o in ours] == [answers(t) for t in theirs]
+    assert len(ours[2].outputs[0].token_ids) == 4 and ours[2].outputs[0].finish_reason == "stop"
 
 
 WITHOUT_ANYTHING = """

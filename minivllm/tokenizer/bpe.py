@@ -147,11 +147,10 @@ def word_end(text: str, start: int) -> int:
     for contraction in _CONTRACTIONS:
         if text.startswith(contraction, start):
             return start + len(contraction)
-    first = start
-    if text[start] == " " and start + 1 < len(text) and kind_of(text[start + 1]) != "space":
-        first = start + 1
-    kind = kind_of(text[first])
-    end = first + 1
+    end = start + 1
+    kind = kind_of(text[start])
+    if text[start] == " " and end < len(text):
+        kind = kind_of(text[end])
     while end < len(text) and kind_of(text[end]) == kind:
         end += 1
     if kind == "space" and end < len(text) and end - start > 1:

@@ -135,15 +135,12 @@ class PairIndex:
 
 
 def join(word: Iterable[int], pair: IdPair, new_id: int) -> list[int]:
-    """The word with new_id for every occurrence of the pair, from the left: of 5 5 5 with the
-    pair 5, 5 the first two are joined."""
+    """The word with new_id, which is in no pair yet, for every occurrence of the pair, from the
+    left: of 5 5 5 with the pair 5, 5 the first two are joined."""
     joined: list[int] = []
-    previous: int | None = None  # the last of `joined`, unless it was made by this join
     for token_id in word:
-        if (previous, token_id) == pair:
+        if joined and (joined[-1], token_id) == pair:
             joined[-1] = new_id
-            previous = None
         else:
             joined.append(token_id)
-            previous = token_id
     return joined
