@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 # What a checkpoint is read from; beside it lie other formats and the same weights once more.
 _WANTED = ("*.json", "*.safetensors", "*.jinja")
@@ -31,6 +32,8 @@ def hub_folder(name: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
     except Exception as error:  # of several libraries, with no base class of their own
+        words = textwrap.shorten(str(error), width=240, placeholder=" ...")
         raise ValueError(
-            f"model {name!r} is no path here, and huggingface_hub cannot give it: {error}"
+            f"model {name!r} is no path here, and huggingface_hub cannot give it: the name may be "
+            f"wrong, or the network absent ({words})"
         ) from error

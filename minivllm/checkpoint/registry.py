@@ -63,17 +63,26 @@ def resolve(name: str) -> str:
         whole = os.path.isfile(path) and os.path.getsize(path) == MODELS[name].num_bytes
         return path if whole else pull(name)
     path = os.path.expanduser(name)
-    if is_hub_name(name) and not os.path.exists(path):
+    is_file = name.endswith(".gguf") or os.path.exists(path)
+    if is_hub_name(name) and not is_file:
         path = hub_folder(name)
     if os.path.isfile(os.path.join(path, "config.json")):
         return path
     if os.path.isfile(path) and path.endswith(".gguf"):
         return path
-    what = "has no config.json" if os.path.isdir(path) else "is not such a name or path"
-    raise ValueError(
-        f"model {name!r}: give a known name ({', '.join(MODELS)}), the path of a .gguf file, or "
-        f"the path or the name of a Hugging Face folder with config.json and safetensors; "
-        f"{name!r} {what}"
+    raise ValueError(_what_it_is_not(name, path))
+
+
+def _what_it_is_not(name: str, path: str) -> str:
+    if os.path.isdir(path):
+        return f"{name} is not a checkpoint folder: it has no config.json"
+    if os.path.exists(path):
+        return f"{name} is neither a .gguf file nor a checkpoint folder"
+    if "/" in name or os.sep in name or name.endswith(".gguf"):
+        return f"{name} does not exist"
+    return (
+        f"model {name!r} is not known: give a known name ({', '.join(MODELS)}), a .gguf file, a "
+        f"folder with config.json and safetensors, or organization/model of the Hugging Face Hub"
     )
 
 
