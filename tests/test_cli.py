@@ -11,14 +11,16 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from toy_executor import assert_all_free, make_core
 
-from minivllm.__main__ import COMMANDS, main
+from minivllm.__main__ import COMMANDS, in_options, main
 from minivllm.commands import chat, checks, generate, options, running
 from minivllm.commands.doctor import run as run_doctor
 from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints import llm as llm_module
 from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
 
@@ -93,15 +95,30 @@ def test_help_waits_for_neither_torch_nor_numpy():
 @pytest.mark.parametrize(
     "argv, message",
     [
-        ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["generate"], "the following arguments are required: prompt"),
         (["generate", "hi", "--temperature", "warm"], "invalid float value: 'warm'"),
         (["generate", "hi", "--temperature", "-1"], "temperature must be at least 0, got -1"),
-        (["chat", "--top-p", "2"], "top_p must be between 0 and 1, got 2"),
-        (["generate", "hi", "-m", "nothing-such"], "'nothing-such' is not such a name or path"),
-        (["generate", "hi", "--device", "abacus"], "device='abacus' is not one of"),
-        (["generate", "hi", "--dtype", "int3"], "dtype='int3' is not supported"),
+        (["chat", "--top-p", "2"], "--top-p must be between 0 and 1, got 2"),
+        (["generate", "hi", "-n", "0"], "n must be at least 1, got 0"),
+        (["generate", "hi", "-m", "nothing-such"], "'nothing-such' is not known: give a known"),
+        (["generate", "hi", "-m", "./nofile.gguf"], "minivllm: ./nofile.gguf does not exist"),
+        (["generate", "hi", "-m", __file__], "is neither a .gguf file nor a checkpoint folder"),
+        (["generate", "hi", "--device", "abacus"], "--device abacus is not one of"),
+        (["generate", "hi", "--dtype", "int3"], "--dtype int3 is not supported"),
+        (["generate", "hi", "--max-model-len", "0"], "--max-model-len must be at least 1"),
+        (["generate", ""], "the prompt is empty"),
+        (["generate", "hi", "--max-tokens", "0"], "--max-tokens 0 asks for nothing: at least 1"),
+        (["chat", "--max-tokens", "-3"], "--max-tokens -3 asks for nothing: at least 1"),
+        (
+            ["generate", "--temprature", "1", "hi"],
+            "--temprature (did you mean --temperature?); see",
+        ),
+        (["generate", "hi", "--seeed=3"], "unrecognized option --seeed (did you mean --seed?)"),
+        (["chat", "-q"], "unrecognized option -q; see `minivllm chat --help`"),
+        (["--versoin"], "unrecognized option --versoin (did you mean --version?)"),
+        (["generate", "hello", "there"], 'quote the prompt: minivllm generate "hello there"'),
+        (["pull", "one", "two"], "unexpected: two; see `minivllm pull --help`"),
         (["pull", "nothing-such"], "'nothing-such' cannot be pulled (known: smollm2-135m)"),
     ],
 )
@@ -111,9 +128,36 @@ def test_what_cannot_be_had_is_one_line_and_exit_status_2(argv, message, capsys)
     except SystemExit as ended:
         status = ended.code
     captured = capsys.readouterr()
-    lines = [s for s in captured.err.splitlines() if not s.startswith("loading")]
+    lines = captured.err.splitlines()
     assert status == 2 and captured.out == ""
     assert len(lines) == 1 and lines[0].startswith("minivllm: ") and message in lines[0]
+
+
+def test_what_only_looks_like_an_option_is_a_prompt_or_a_value(toy, capsys):
+    for argv in (["- FIRST"], ["-5"], ["--temp", "0.0", "HI"], ["HI", "--stop=-Q"], ["--", "--HI"]):
+        assert main(["generate", "--max-tokens=4", *argv]) == 0, capsys.readouterr().err
+
+
+def test_alone_it_prints_its_help(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2 and captured.out == ""
+    assert all(f"\n    {command} " in captured.err for command in COMMANDS)
+
+
+def test_it_says_its_version(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"9.9 of {name}")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "minivllm 9.9 of minivllm\n"
+
+
+def test_settings_in_an_error_are_named_as_the_options_are():
+    names = ("max_tokens", "preemption", "num_host_blocks")
+    text = 'max_tokens is 36: preemption="swap" needs num_host_blocks; /a/max_tokens.txt'
+    assert in_options(text, names) == (
+        "--max-tokens is 36: --preemption swap needs --num-host-blocks; /a/max_tokens.txt"
+    )
 
 
 def test_a_missing_library_sends_to_the_doctor(monkeypatch, capsys):
@@ -143,7 +187,8 @@ def test_the_default_length_gives_way_to_what_fits(toy, capsys):
     assert main(["generate", "HELLO"]) == 0
     assert len(capsys.readouterr().out.rstrip("\n")) == 35
     assert main(["generate", "HELLO", "--max-tokens", "36"]) == 2
-    assert "together more than max_model_len, 40" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "together more than --max-model-len, 40" in captured.err and captured.out == ""
 
 
 def test_a_dash_reads_the_prompt_from_stdin(toy, capsys, monkeypatch):
@@ -153,6 +198,34 @@ def test_a_dash_reads_the_prompt_from_stdin(toy, capsys, monkeypatch):
     typed(monkeypatch, b"HE\xffLO")
     assert main(["generate", "-"]) == 2
     assert capsys.readouterr().err == "minivllm: the prompt on stdin is not UTF-8: byte 2\n"
+
+
+def test_several_samples_are_printed_one_after_another(toy, capsys):
+    options = ["--temperature", "0.9", "--seed", "3", "--max-tokens", "6"]
+    assert main(["generate", "HELLO", "-n", "2", *options]) == 0
+    params = SamplingParams(n=2, temperature=0.9, seed=3, max_tokens=6)
+    first, second = (s.text for s in toy_llm().generate("HELLO", params)[0].outputs)
+    assert capsys.readouterr().out == f"--- 1 of 2\n{first}\n--- 2 of 2\n{second}\n"
+
+
+def test_the_progress_of_a_long_prompt_is_told(capsys, monkeypatch):
+    llm, clock = toy_llm(budget=16), iter(range(1000))
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(clock))
+    for _ in running.answer(llm, [1] * 60, SamplingParams(temperature=0, max_tokens=2)):
+        pass
+    assert capsys.readouterr().err == "reading 60 tokens: 32 done\n"
+
+
+def test_loading_says_in_one_line_what_was_loaded(capsys, monkeypatch, tmp_path):
+    (tmp_path / "m.gguf").touch()
+    worker = SimpleNamespace(device="cpu", dtype="torch.bfloat16")
+    llm, made = toy_llm(), []
+    llm.engine.core.executor.worker = worker
+    monkeypatch.setattr(llm_module, "LLM", lambda *args, **options: made.append(args) or llm)
+    assert main(["generate", "-m", str(tmp_path / "m.gguf"), "HELLO"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\S+m\.gguf on cpu in bfloat16, ready in \d+\.\d s", line)
+    assert made == [(str(tmp_path / "m.gguf"),)]
 
 
 def test_every_sampling_option_reaches_the_engine():
@@ -220,7 +293,9 @@ def test_a_question_that_is_too_long_is_refused_and_forgotten(toy, capsys, monke
     toy(max_model_len=40)
     typed(monkeypatch, b"A" * 60 + b"\n")
     assert main(["chat"]) == 2
-    assert "the prompt has 60 tokens and max_model_len is 40" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "60 tokens" in captured.err and "40: no room for an answer" in captured.err
+    assert captured.out == ""
     talk = chat.Chat(toy_llm(max_model_len=40), SamplingParams(max_tokens=8))
     with pytest.raises(ValueError, match="60 tokens"):
         talk.answer("A" * 60)
@@ -232,7 +307,29 @@ def test_an_unknown_command_of_the_chat_names_the_known_ones():
     with pytest.raises(ValueError, match="no command '/sing': /stats, /reset, /help or /quit"):
         talk.command("/sing a song")
     assert talk.command("/stats") == "(no answer yet)"
-    assert "/reset" in talk.command("/help")
+    assert "/reset" in talk.command("/HELP")
+
+
+def test_an_unknown_command_through_a_pipe_is_told_and_the_rest_answered(toy, capsys, monkeypatch):
+    typed(monkeypatch, b"/sing\nHELLO\n/QUIT\nWORLD\n")
+    assert main(["chat", "--max-tokens", "9"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == toy_text("HELLO", 9) + "\n"
+    assert captured.err == "minivllm: no command '/sing': /stats, /reset, /help or /quit\n"
+
+
+def test_two_slashes_send_a_line_that_begins_with_one(toy, capsys, monkeypatch):
+    typed(monkeypatch, b"//HELP\n")
+    assert main(["chat", "--max-tokens", "9"]) == 0
+    assert capsys.readouterr().out == toy_text("/HELP", 9) + "\n"
+
+
+def test_a_forgotten_conversation_has_no_figures(capsys):
+    talk = chat.Chat(toy_llm(), SamplingParams(temperature=0, max_tokens=3))
+    talk.answer("HELLO")
+    assert talk.command("/stats").startswith("5 tokens in, 3 out")
+    talk.command("/reset")
+    assert talk.command("/stats") == "(no answer yet)"
 
 
 # -- doctor
@@ -248,11 +345,15 @@ def doctor_lines(capsys) -> tuple[int, dict[str, tuple[str, str]], str]:
 def test_the_doctor_finds_nothing_missing_where_tests_run(capsys, smollm2):
     status, rows, end = doctor_lines(capsys)
     assert status == 0
-    names = "Python torch numpy tokenizers jinja2 device bfloat16 memory disk model numba Triton"
-    assert [*rows] == [*names.split(), "g++", "Chromium"]
+    names = (
+        "Python torch numpy tokenizers jinja2 device bfloat16 memory disk model matplotlib numba"
+    )
+    assert [*rows] == [*names.split(), "Triton", "g++", "Chromium"]
     assert {word for word, _ in rows.values()} <= {"ok", "optional"}
     assert rows["model"] == ("ok", smollm2)
-    assert re.match(r"your machine: smollm2-135m in \w+ on \w+, about \d+ tokens/s; lessons", end)
+    assert re.match(
+        r"your machine: smollm2-135m in \w+ on \w+, about \d+ tokens/s\nlabs: .*; lessons", end
+    )
 
 
 def test_the_doctor_works_without_torch_and_names_the_first_thing_to_mend(capsys, monkeypatch):
@@ -268,9 +369,11 @@ def test_the_doctor_works_without_torch_and_names_the_first_thing_to_mend(capsys
 def test_the_doctor_names_the_command_for_what_is_optional(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("MINIVLLM_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, rows, _ = doctor_lines(capsys)
     assert status == 0
     assert rows["g++"][0] == "optional" and rows["g++"][1].endswith("-> apt-get install g++")
+    assert rows["matplotlib"][0] == "optional" and rows["matplotlib"][1].endswith("-> make learn")
     assert rows["model"][0] == "optional"
     assert rows["model"][1].endswith("-> minivllm pull smollm2-135m")
 

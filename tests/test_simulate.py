@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -525,14 +526,18 @@ def test_the_command_runs_an_experiment(capsys, tmp_path):
     [
         (["--hardware", "h999"], "known are h100, h200, b200"),
         (["--model", "gpt"], "known are llama-3-8b"),
-        (["--model", "llama-3-70b"], "raise tensor_parallel_size"),
+        (["--model", "llama-3-70b"], "raise --tensor-parallel-size, or lower --weight-bits"),
+        (["--preemption", "swap"], "--preemption swap needs --num-host-blocks"),
         (["--workload", "chat", "--input-len", "9"], "--input-len has no effect with --workload"),
         (["--experiment", "recompute-or-swap", "--rate", "3"], "--rate has no effect"),
         (["--experiment", "none"], "unknown experiment 'none': known are static-batching"),
         (["--picture", "run.gif"], ".svg or a .png"),
-        (["--rate", "-1"], "rate must be above 0"),
-        (["--requests", "0"], "--requests must be at least 1"),
-        (["--workload-file", "there-is-none.jsonl"], "there-is-none.jsonl"),
+        (["--picture", "no-folder/run.svg"], "'no-folder', where the picture shall go, is no"),
+        (["--rate", "-1"], "--rate must be 0 (all at once) or more, got -1"),
+        (["--requests", "0"], "minivllm: --requests must be at least 1, got 0"),
+        (["--burst", "0"], "--burst must be at least 1"),
+        (["--workload-file", "there-is-none.jsonl"], "there-is-none.jsonl does not exist"),
+        (["--workload-file", __file__], "line 1 is no request of a workload: it is not a"),
     ],
 )  # fmt: skip
 def test_the_command_says_in_one_line_what_to_change(capsys, args, message):
@@ -545,6 +550,13 @@ def test_a_picture_is_checked_before_anything_runs():
     check_picture("a.SVG")
     with pytest.raises(ValueError, match="'a'"):
         check_picture("a")
+
+
+def test_without_matplotlib_a_picture_is_refused_before_anything_runs(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = run_command(capsys, "--picture", "run.svg")
+    assert status == 2 and out == ""
+    assert "a picture needs matplotlib" in err and "-m pip install matplotlib" in err
 
 
 def test_constants_that_were_measured_change_the_time():

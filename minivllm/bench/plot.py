@@ -6,6 +6,8 @@ things, they also differ in their markers, so that nothing hangs on colour alone
 
 from __future__ import annotations
 
+import importlib
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,9 +43,18 @@ STYLE = {
 
 
 def check_picture(path: str) -> None:
-    """Raises ValueError for a file name that is neither .svg nor .png."""
+    """Raises ValueError for a file name that is neither .svg nor .png, in a folder that is not
+    there, and where there is no matplotlib to draw it."""
     if Path(path).suffix.lower() not in FORMATS:
         raise ValueError(f"a picture is an .svg or a .png file, not {path!r}")
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"{str(Path(path).parent)!r}, where the picture shall go, is no folder")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise ValueError(
+            f'a picture needs matplotlib: "{sys.executable}" -m pip install matplotlib ({error})'
+        ) from error
 
 
 def save(

@@ -229,10 +229,21 @@ def read_workload(lines: Iterable[str], seed: int = 0) -> list[WorkloadRequest]:
     texts, prefixes, requests = Texts(random.Random(seed)), {}, []
     for number, line in enumerate(lines, 1):
         try:
-            requests.append(_recorded(json.loads(line), f"r{number - 1}", texts, prefixes))
+            requests.append(_recorded(_parsed(line), f"r{number - 1}", texts, prefixes))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"line {number} is no request of a workload: {error!r}") from error
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"line {number} is no request of a workload: {why}") from error
     return requests
+
+
+def _parsed(line: str) -> dict:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise ValueError(f"it is not a JSON object but {line.strip()[:40]!r}")
+    return entry
 
 
 def _recorded(

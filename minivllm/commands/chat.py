@@ -5,6 +5,7 @@ in the conversation:
   /reset      forget what was said
   /help       these lines
   /quit       leave (as Ctrl-D does)
+  //word      says "/word" to the model
   Ctrl-C      stops the answer, not the program
 
 examples:
@@ -48,15 +49,16 @@ def run(args: argparse.Namespace) -> int:
     if at_terminal:
         print(HELP)
     for line in typed_lines(at_terminal):
-        if line == "/quit":
+        is_command = line.startswith("/") and not line.startswith("//")
+        if line.lower() == "/quit":
             break
         try:
-            if line.startswith("/"):
-                print(chat.command(line))
+            if is_command:
+                print(chat.command(line), flush=True)
             else:
-                chat.answer(line)
+                chat.answer(line[1:] if line.startswith("//") else line)
         except ValueError as error:
-            if not at_terminal:
+            if not (is_command or at_terminal):
                 raise
             print(f"minivllm: {error}", file=sys.stderr)
     return 0
@@ -94,13 +96,14 @@ class Chat:
         self.last: RequestOutput | None = None
 
     def command(self, line: str) -> str:
-        """What a line that starts with / gives to print."""
-        if line == "/reset":
-            self.messages = list(self.start)
+        """What a line that starts with / gives to print. Raises ValueError for an unknown one."""
+        name = line.split()[0].lower()
+        if name == "/reset":
+            self.messages, self.last = list(self.start), None
             return "(the conversation is forgotten)"
-        if line == "/stats":
+        if name == "/stats":
             return stats(self.last) if self.last else "(no answer yet)"
-        if line == "/help":
+        if name == "/help":
             return HELP
         raise ValueError(f"no command {line.split()[0]!r}: /stats, /reset, /help or /quit")
 
@@ -119,9 +122,10 @@ class Chat:
     def write_answer(self) -> str:
         prompt = self.shortened()
         params = fitted(self.params, self.llm.max_model_len - len(prompt))
+        outputs = answer(self.llm, prompt, params)
         text = ""
         try:
-            for output in answer(self.llm, prompt, params):
+            for output in outputs:
                 self.last, text = output, output.outputs[0].text
                 sys.stdout.write(output.outputs[0].new_text)
                 sys.stdout.flush()

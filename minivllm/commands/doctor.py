@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .checks import all_checks
+    from .checks import PROJECT, all_checks
 
     first_missing = None
     for check in all_checks():
@@ -28,5 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     from .speed import expected_speed
 
-    print(f"\nyour machine: {expected_speed()}; lessons: there are none yet")
+    labs = f"python -m labs, in {PROJECT}" if (PROJECT / "labs").is_dir() else "in a checkout only"
+    print(f"\nyour machine: {expected_speed()}")
+    print(f"labs: {labs}; lessons: there are none yet")
     return 0

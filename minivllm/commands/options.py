@@ -18,16 +18,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "-m",
         "--model",
         default=DEFAULT_MODEL,
-        help="a name, a .gguf file or a Hugging Face checkpoint folder (default: %(default)s)",
+        help="a name, a .gguf file, a Hugging Face checkpoint folder or a name of the Hugging Face "
+        "Hub (default: %(default)s)",
     )
     group.add_argument("--device", default="auto", help=f"{', '.join(DEVICES)} (default: auto)")
     group.add_argument("--dtype", default="auto", help=f"{', '.join(DTYPES)} (default: auto)")
     group.add_argument(
         "--max-model-len", type=int, help="most tokens of prompt and answer (default: the model's)"
     )
+    group.add_argument("--verbose", action="store_true", help="say more while it loads")
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+def add_sampling_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("sampling")
     group.add_argument(
         "--max-tokens",
@@ -52,9 +54,13 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end here; may be given again"
     )
+    return group
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """Raises ValueError for a value that makes no sense."""
+    if args.max_tokens is not None and args.max_tokens < 1:
+        raise ValueError(f"--max-tokens {args.max_tokens} asks for nothing: at least 1")
     return SamplingParams(
         temperature=args.temperature,
         top_k=args.top_k,

@@ -20,8 +20,8 @@ import json
 import math
 import sys
 import textwrap
-import time
 from contextlib import ExitStack
+from functools import partial
 
 from ..bench.experiments import EXPERIMENTS
 from ..bench.hardware import HARDWARE, find_hardware
@@ -31,6 +31,7 @@ from ..bench.report import headline, rows_table, summarize, table
 from ..bench.roofline import Constants, Deployment
 from ..bench.simulate import simulate_workload
 from ..config import POLICIES, PREEMPTIONS, PREFIX_CACHES, EngineConfig
+from .running import Progress
 from .simulated_load import add_load_options, make_load, refuse_unused
 
 ENGINE_NUMBERS = {  # option: default, what it is
@@ -59,14 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"run one of these instead, with its own settings: {', '.join(EXPERIMENTS)}",
     )
-    parser.set_defaults(parser=parser)
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is modelled")
     group.add_argument("--hardware", default="h100", help=f"{', '.join(HARDWARE)} (default: h100)")
     group.add_argument(
-        "--model", default="llama-3-8b", help=f"{', '.join(MODELS)} (default: llama-3-8b)"
+        "-m", "--model", default="llama-3-8b", help=f"{', '.join(MODELS)} (default: llama-3-8b)"
     )
     group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="devices")
     group.add_argument("--weight-bits", type=float, default=16, metavar="BITS")
@@ -117,7 +117,8 @@ def run_experiment(args: argparse.Namespace) -> int:
         raise ValueError(
             f"unknown experiment {args.experiment!r}: known are {', '.join(EXPERIMENTS)}"
         )
-    others = vars(args).keys() - {"experiment", "json", "picture", "command", "run", "parser"}
+    own = {"experiment", "json", "picture", "command", "run", "parser", "version"}
+    others = vars(args).keys() - own
     refuse_unused(args, sorted(others), "--experiment, which has its own settings")
     print(f"running {args.experiment} ...", file=sys.stderr, flush=True)
     outcome = EXPERIMENTS[args.experiment]()
@@ -129,6 +130,10 @@ def run_experiment(args: argparse.Namespace) -> int:
     if args.picture:
         outcome.save(args.picture)
     return 0
+
+
+def show(progress: Progress, num_done: int, num: int, now: float) -> None:
+    progress.show(f"{num_done:,} of {num:,} requests served, {now:,.1f} modelled seconds")
 
 
 def run_load(args: argparse.Namespace) -> int:
@@ -149,7 +154,7 @@ def run_load(args: argparse.Namespace) -> int:
         trace = args.trace and files.enter_context(open(args.trace, "w", encoding="utf-8")).write
         progress = Progress()
         simulation = simulate_workload(
-            requests, deployment, config, trace=trace or None, progress=progress
+            requests, deployment, config, trace=trace or None, progress=partial(show, progress)
         )
         progress.end()
     figures = summarize(simulation, args.slo_ttft, args.slo_tpot)
@@ -161,27 +166,3 @@ def run_load(args: argparse.Namespace) -> int:
     if args.picture:
         save_run(args.picture, simulation)
     return 0
-
-
-class Progress:
-    """A line on stderr, for runs of more than a second: on a terminal it grows in place, else a
-    new one every ten seconds."""
-
-    def __init__(self) -> None:
-        self.is_terminal = sys.stderr.isatty()
-        self.pause_s = 0.2 if self.is_terminal else 10.0
-        self.next_at = time.monotonic() + 1.0
-        self.num_shown = 0
-
-    def __call__(self, num_done: int, num: int, now: float) -> None:
-        if time.monotonic() < self.next_at:
-            return
-        self.next_at = time.monotonic() + self.pause_s
-        self.num_shown += 1
-        text = f"{num_done:,} of {num:,} requests served, {now:,.1f} modelled seconds"
-        end = "\r" if self.is_terminal else "\n"
-        print(f"{text:<79}", end=end, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.num_shown and self.is_terminal:
-            print(f"{'':79}", end="\r", file=sys.stderr, flush=True)

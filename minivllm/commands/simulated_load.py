@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Iterable, Iterator
 
@@ -72,12 +73,13 @@ def make_load(args: argparse.Namespace, vocab_size: int) -> list[WorkloadRequest
     """The requests that the options ask for. Raises ValueError where they make no sense."""
     if args.workload_file:
         refuse_unused(args, ("workload", *LOAD, *TEXT), "--workload-file")
-        with open(args.workload_file, encoding="utf-8") as lines:
-            return read_workload(lines, args.seed)
+        return read_file(args.workload_file, args.seed)
     if args.workload != "prefixes":
         refuse_unused(args, TEXT, f"--workload {args.workload}")
-    if args.requests < 1 or args.prefixes < 0 or args.prefix_len < 0:
-        raise ValueError("--requests must be at least 1, --prefixes and --prefix-len at least 0")
+    for name, low in (("requests", 1), ("burst", 1), ("prefixes", 0), ("prefix_len", 0)):
+        if getattr(args, name) < low:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} must be at least {low}, got {getattr(args, name)}")
     arrivals, seed = make_arrivals(args), args.seed
     if args.workload == "prefixes":
         return workload_prefixes(
@@ -101,7 +103,21 @@ def make_load(args: argparse.Namespace, vocab_size: int) -> list[WorkloadRequest
     return workload_rag(args.requests, order=order, arrivals=arrivals, seed=seed)
 
 
+def read_file(path: str, seed: int) -> list[WorkloadRequest]:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return read_workload(lines, seed)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def make_arrivals(args: argparse.Namespace) -> Iterator[float]:
+    if not 0 <= args.rate < math.inf:
+        raise ValueError(f"--rate must be 0 (all at once) or more, got {args.rate:g}")
     if args.rate == 0:
         return all_at_once()
     return bursts(args.rate, args.burst, random.Random(f"arrivals {args.seed}"))
