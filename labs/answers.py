@@ -98,8 +98,8 @@ def read_from_zip(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name
     if not found:
         raise ValueError(f"{name} is missing")
     member = min(found, key=lambda m: m.filename.count("/"))
-    kind = member.external_attr >> 16
-    if member.is_dir() or (kind and not stat.S_ISREG(kind)):
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if member.is_dir() or kind not in (0, stat.S_IFREG):
         raise ValueError(f"{name} is not a plain file")
     with archive.open(member) as file:
         data = file.read(MAX_BYTES + 1)  # whatever size the header claims

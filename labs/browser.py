@@ -37,9 +37,8 @@ def check(
         names = tuple(h.name for h in holes if h.name not in late)
         answers[file] = [Answer(sources[file], file, names)]
     with tempfile.TemporaryDirectory() as folder, importable(Path(folder).resolve()) as root:
-        judge = Judge(
-            compose(root, answers), around=limit(step_limit), unwritten=frozenset(unwritten)
-        )
+        composed = compose(root, answers)
+        judge = Judge(composed, around=limit(step_limit), unwritten=frozenset(unwritten))
         return list(run_lab(info, judge, seed, stop_at_first=True))
 
 
