@@ -14,15 +14,16 @@ data plane computes, in torch; only frozen messages (`outputs.py`) pass the door
 
 One step is four lines: `EngineCore.step` in engine/core.py. Where to look:
 
-  why a request waits             scheduler/scheduler.py   Scheduler._plan_waiting, ._admit
-  who is stopped, and when        scheduler/scheduler.py   Scheduler._make_room, ._preempt
-  where a request's KV lives      kvcache/block_table.py   BlockTable, slot_mapping
-  how a block is freed            kvcache/block_pool.py    BlockPool.release
-  what a prefix hit is            kvcache/prefix_cache.py  PrefixCache
-  what a model computes           models/transformer.py    Transformer.forward
-  where a row of scores becomes   sample/sampler.py        sample, keep_mask, draw
-  a token
-  where ids become text           tokenizer/detokenizer.py Detokenizer.push
+  why does a request wait?             scheduler/scheduler.py    Scheduler._plan_waiting, ._admit
+  who is stopped when memory is full?  scheduler/preemption.py   choose_victim
+  which blocks hold a request's KV?    kvcache/block_table.py    BlockTable, slot_mapping
+  where is the KV itself?              worker/kv_tensors.py      KVTensors
+  how is a block freed?                kvcache/block_pool.py     BlockPool.release, .give_back
+  what is a prefix hit?                kvcache/prefix_cache.py   PrefixCache.match_prefix
+  what does a model compute?           models/transformer.py     Transformer.forward
+  how do scores (logits) make a token? sample/sampler.py         sample, keep_mask, draw
+  where do ids become text?            tokenizer/detokenizer.py  Detokenizer.push
+  what do the halves tell each other?  outputs.py                SchedulerOutput, ModelRunnerOutput
 
 The floor plan. A room imports only what stands above it, itself, or what tests/test_floor_plan.py
 lists; that test fails when torch can be reached from the control plane.

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from toy_executor import assert_all_free, make_core
 
+import minivllm
 from minivllm.__main__ import COMMANDS, in_options, main
 from minivllm.commands import chat, checks, generate, options, running
 from minivllm.commands.doctor import run as run_doctor
@@ -24,6 +26,7 @@ from minivllm.entrypoints import llm as llm_module
 from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
 
+ROOT = Path(__file__).parent.parent
 MINIVLLM = [sys.executable, "-m", "minivllm"]
 BUFFERED = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
@@ -382,6 +385,34 @@ def test_an_old_python_and_a_full_disk_are_missing_things():
     assert checks.check_python((3, 10, 14)).status == "missing"
     assert checks.check_python((3, 11, 0)).status == "ok"
     assert checks.enough("disk", 10**8, "free some").found == "0.1 GB free, of 1 GB needed"
+
+
+# -- the way in
+
+
+def test_both_maps_send_a_question_to_the_same_place_which_is_there():
+    readme, docstring = (ROOT / "README.md").read_text("utf-8"), minivllm.__doc__
+    rows = re.findall(r"^\| (.+\?) \| `(\S+)` \| (.+) \|$", readme, re.M)
+    assert len(rows) == 10
+    listed = re.findall(r"^  (\S.+\?) +(\S+\.py) +(.+)$", docstring, re.M)
+    assert listed == [(question, file, names.replace("`", "")) for question, file, names in rows]
+    for _, file, names in listed:
+        source = (ROOT / "minivllm" / file).read_text("utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^ *(def|class) {name}\b", source, re.M), f"no {name} in {file}"
+
+
+def test_the_defaults_that_the_readme_names_are_the_defaults():
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    parser = options.argparse.ArgumentParser()
+    options.add_sampling_options(parser)
+    params, ours = options.sampling_params(parser.parse_args([])), SamplingParams()
+    typed = options.fitted(params, room=10**6)
+    for where, temperature, length in (
+        ("On the command line", f"{typed.temperature:g}", typed.max_tokens),
+        ("In Python, as in vLLM", f"{ours.temperature:g}", ours.max_tokens),
+    ):
+        assert re.search(rf"{where}: temperature {temperature},[^.]* {length} tokens\.", text)
 
 
 # -- processes, signals, terminals; the real model
