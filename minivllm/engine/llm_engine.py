@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -14,10 +16,13 @@ from ..config import EngineConfig
 from ..metrics.trace import Trace
 from ..outputs import EngineCoreOutput, EngineCoreRequest, RequestOutput
 from ..sampling_params import SamplingParams
+from ..tokenizer.bpe_file import load_bpe
 from ..tokenizer.tokenizer import IdTokenizer, Tokenizer, load_tokenizer
 from .core import EngineCore, make_core
 from .input_processor import InputProcessor, PreparedRequest, Prompt
 from .output_processor import OutputProcessor
+
+logger = logging.getLogger(__name__)
 
 
 class LLMEngine:
@@ -155,6 +160,9 @@ class LLMEngine:
 def tokenizer_of(path: str, model_config: ModelConfig) -> Tokenizer | IdTokenizer:
     """The checkpoint's tokenizer; for a folder that has none, numbers as text."""
     if path.endswith(".gguf") or os.path.isfile(os.path.join(path, "tokenizer.json")):
+        if importlib.util.find_spec("tokenizers") is None:
+            logger.info("there is no `tokenizers` library here: text is tokenized in plain Python")
+            return load_bpe(path)
         return load_tokenizer(path)
     return IdTokenizer(
         model_config.vocab_size, model_config.bos_token_id, model_config.eos_token_ids

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from .bpe import BPETokenizer, Pair
-from .tokenizer import BYTE_OF, _chat_template, _eos_of_model, _read_json
+from .tokenizer import BYTE_OF, eos_of_model, folder_chat_template, read_json
 
 LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
 
@@ -99,7 +99,7 @@ def load_bpe(path: str | os.PathLike[str]) -> BPETokenizer:
             "no other tokenizer can be read"
         )
     try:
-        return _from_json(_read_json(folder, "tokenizer.json"), folder)
+        return _from_json(read_json(folder, "tokenizer.json"), folder)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is no tokenizer: {error!r}") from error
     except ValueError as error:
@@ -108,7 +108,7 @@ def load_bpe(path: str | os.PathLike[str]) -> BPETokenizer:
 
 def _from_json(spec: dict[str, Any], folder: str) -> BPETokenizer:
     check_supported(spec)
-    config = _read_json(folder, "tokenizer_config.json")
+    config = read_json(folder, "tokenizer_config.json")
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
     special = {token["id"] for token in spec["added_tokens"] if token["special"]}
     ids = {unspell(text): i for text, i in spec["model"]["vocab"].items() if text not in added}
@@ -120,9 +120,9 @@ def _from_json(spec: dict[str, Any], folder: str) -> BPETokenizer:
         added,
         special_token_ids=special | {i for i in (bos, eos) if i is not None},
         bos_token_id=bos if prefix is None else prefix,
-        eos_token_ids=([] if eos is None else [eos]) + _eos_of_model(folder),
+        eos_token_ids=([] if eos is None else [eos]) + eos_of_model(folder),
         add_bos_token=prefix is not None,
-        chat_template=_chat_template(folder, config),
+        chat_template=folder_chat_template(folder, config),
     )
 
 

@@ -153,8 +153,8 @@ def _from_folder(path: str) -> Tokenizer:
         raise ValueError(
             f"{path} has no tokenizer.json: give prompts as token ids, or add the file"
         )
-    spec = _read_json(path, "tokenizer.json")
-    config = _read_json(path, "tokenizer_config.json")
+    spec = read_json(path, "tokenizer.json")
+    config = read_json(path, "tokenizer_config.json")
     try:
         library = tokenizers.Tokenizer.from_file(file_path)
     except Exception as error:  # the library has no narrower class
@@ -172,14 +172,14 @@ def _from_folder(path: str) -> Tokenizer:
         id_to_bytes,
         {i for i, special in added.items() if special} | {i for i in (bos, eos) if i is not None},
         bos_token_id=prefix[0] if prefix else bos,
-        eos_token_ids=([] if eos is None else [eos]) + _eos_of_model(path),
+        eos_token_ids=([] if eos is None else [eos]) + eos_of_model(path),
         add_bos_token=bool(prefix),
         strips_space=strips_space,
-        chat_template=_chat_template(path, config),
+        chat_template=folder_chat_template(path, config),
     )
 
 
-def _read_json(folder: str, name: str) -> dict:
+def read_json(folder: str, name: str) -> dict:
     """What a JSON file of the folder says; {} if there is no such file."""
     path = os.path.join(folder, name)
     if not os.path.isfile(path):
@@ -232,16 +232,16 @@ def _prefix(library: tokenizers.Tokenizer) -> list[int]:
     return prefix
 
 
-def _eos_of_model(path: str) -> list[int]:
+def eos_of_model(path: str) -> list[int]:
     """The ids at which the model's own configuration ends a text."""
     for name in ("generation_config.json", "config.json"):
-        eos = _read_json(path, name).get("eos_token_id")
+        eos = read_json(path, name).get("eos_token_id")
         if eos is not None:
             return [eos] if isinstance(eos, int) else list(eos)
     return []
 
 
-def _chat_template(path: str, config: dict) -> str | None:
+def folder_chat_template(path: str, config: dict) -> str | None:
     file_path = os.path.join(path, "chat_template.jinja")
     if os.path.isfile(file_path):
         with open(file_path, encoding="utf-8") as file:
