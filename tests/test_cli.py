@@ -4,6 +4,7 @@ does. A toy model stands in, but where processes, signals and terminals are the 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import select
@@ -219,16 +220,34 @@ def test_the_progress_of_a_long_prompt_is_told(capsys, monkeypatch):
     assert capsys.readouterr().err == "reading 60 tokens: 32 done\n"
 
 
-def test_loading_says_in_one_line_what_was_loaded(capsys, monkeypatch, tmp_path):
+def test_loading_says_in_one_line_what_was_loaded_and_more_if_asked(capsys, monkeypatch, tmp_path):
     (tmp_path / "m.gguf").touch()
-    worker = SimpleNamespace(device="cpu", dtype="torch.bfloat16")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    log = logging.getLogger("minivllm")
+    monkeypatch.setattr(log, "handlers", [])
     llm, made = toy_llm(), []
-    llm.engine.core.executor.worker = worker
-    monkeypatch.setattr(llm_module, "LLM", lambda *args, **options: made.append(args) or llm)
-    assert main(["generate", "-m", str(tmp_path / "m.gguf"), "HELLO"]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\S+m\.gguf on cpu in bfloat16, ready in \d+\.\d s", line)
-    assert made == [(str(tmp_path / "m.gguf"),)]
+    llm.engine.core.executor.worker = SimpleNamespace(device="cpu", dtype="torch.bfloat16")
+
+    def make(*args, **options):
+        made.append(args)
+        log.getChild("worker").info("what was chosen")
+        return llm
+
+    monkeypatch.setattr(llm_module, "LLM", make)
+    line = r"~/m\.gguf on cpu in bfloat16, ready in \d+\.\d s\n"
+    assert main(["generate", "-m", "~/m.gguf", "HELLO"]) == 0
+    assert re.fullmatch(line, capsys.readouterr().err)
+    assert main(["generate", "-m", "~/m.gguf", "HELLO", "--verbose"]) == 0
+    assert re.fullmatch(r"what was chosen\n" + line, capsys.readouterr().err)
+    assert made == [(str(tmp_path / "m.gguf"),)] * 2
+    log.setLevel(logging.NOTSET)
+
+
+def test_a_wrong_setting_is_told_before_a_model_is_fetched(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("MINIVLLM_CACHE", str(tmp_path))
+    monkeypatch.setattr("minivllm.checkpoint.registry.pull", lambda name: pytest.fail("fetched"))
+    assert main(["generate", "HELLO", "--dtype", "int3"]) == 2
+    assert "--dtype int3 is not supported" in capsys.readouterr().err
 
 
 def test_every_sampling_option_reaches_the_engine():

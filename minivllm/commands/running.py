@@ -53,9 +53,10 @@ def load(args: argparse.Namespace) -> LLM:
     options = {name: getattr(args, name) for name in ("device", "dtype", "max_model_len")}
     EngineConfig(args.model, **options)  # a wrong setting is told before anything is fetched
     path = resolve(args.model)
-    log = logging.getLogger(__package__.partition(".")[0])
-    log.addHandler(logging.StreamHandler())
-    log.setLevel(logging.INFO if args.verbose else logging.WARNING)
+    if args.verbose:  # warnings go to stderr by themselves
+        log = logging.getLogger(__package__.partition(".")[0])
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
     start = time.perf_counter()
     loading = Progress()
     loading.next_at = 0.0 if loading.is_terminal else math.inf
