@@ -77,9 +77,9 @@ def make_core(
     Raises ValueError when not even one block fits, or when max_model_len is more than the
     model's positions.
     """
+    max_model_len = longest_request(config, model_config)
     executor = executor_class(config.executor)(config, model_config)
     (spec,) = executor.kv_cache_specs()
-    max_model_len = longest_request(config, model_config)
     num_blocks = config.num_blocks or blocks_for(
         spec, executor.available_memory(), max_model_len, config.max_num_seqs
     )
