@@ -35,11 +35,13 @@ class KVTensors:
             num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim
         )
         assert block_shape[0] == num_blocks
-        self.memory = torch.zeros((spec.num_layers, *block_shape), dtype=dtype, device=device)
+        # Empty, not zeros: the operating system hands out pages when they are first written, and
+        # whatever stands in a slot that nobody wrote is masked when it is read.
+        self.memory = torch.empty((spec.num_layers, *block_shape), dtype=dtype, device=device)
         assert self.memory.nbytes == num_blocks * spec.bytes_per_block
         # Blocks first: all layers of a block lie together, so one transfer moves it. Pinned memory
         # lets a CUDA device make the transfer while the host goes on.
-        self.host = torch.zeros(
+        self.host = torch.empty(
             (num_host_blocks, spec.num_layers, *block_shape[1:]),
             dtype=dtype,
             pin_memory=self.memory.is_cuda and num_host_blocks > 0,
