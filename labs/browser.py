@@ -59,8 +59,8 @@ def forget(package: str) -> None:
 
 
 def limit(num_steps: int) -> Callable[[], AbstractContextManager[Any]]:
-    """A context in which each step of Python's machine counts, and the one too many raises StepLimit; again
-    and again, should somebody catch it."""
+    """A context that counts the steps of Python's machine: the one too many raises StepLimit, once.
+    Code that catches even that, in a loop, is stopped by closing the page."""
 
     @contextmanager
     def counted() -> Iterator[None]:
