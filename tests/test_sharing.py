@@ -281,6 +281,22 @@ def test_e10_weights_loaded_anew_find_nothing_of_the_old_ones(cache):
         assert core.scheduler.stats.num_cached_tokens - before == hit
 
 
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+@pytest.mark.parametrize("past_border", range(4, 11))
+def test_e16_what_lies_past_the_last_block_border_is_never_reused(cache, past_border):
+    """A first prompt ends some tokens after a border; a second one goes on from it. Only what was
+    kept at a border may be taken over, and the answer is the solo answer."""
+    core = make_core(prefix_cache=cache, block_size=16, budget=64, num_blocks=20)
+    first = [*range(32), *range(past_border)]
+    core.add_request(request("first", first, greedy(2)))
+    run(core)
+    for name, prompt in (("longer", [*first, 40, 41]), ("again", first)):
+        core.add_request(request(name, prompt))
+        assert run(core)[name] == solo(prompt, greedy())[0]
+        rows = [r for p in core.executor.plans for r in p.rows if r.request_id == name]
+        assert rows[0].start == 32
+
+
 def order_of_admission(core):
     return [new.request_id for p in core.executor.plans for new in p.new_requests]
 
