@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None, mine: Path = MINE) -> int:
     try:
         learner = Learner(mine)
         if learner.progress.notice:
-            print(learner.progress.notice + "\n")
+            print(report.wrapped(learner.progress.notice, "") + "\n")
         return globals()[f"do_{args.command or 'list'}"](learner, args)
     except ValueError as error:
         print(f"labs: {error}", file=sys.stderr)
@@ -123,7 +123,7 @@ def state(learner: Learner, info: LabInfo, upcoming: LabInfo | None) -> str:
 
 def do_list(learner: Learner, args: argparse.Namespace) -> int:
     upcoming, part = next_lab(learner), ""
-    print("Token by Token: the labs. Each is a few functions of the engine, for you to write.")
+    print("Token by Token: the labs. Each is a few functions of the engine, to write.")
     for info in learner.labs:
         if info.part != part:
             part = info.part
@@ -174,8 +174,8 @@ def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int
     print()
     if not failed:
         print(report.summary(info, outcomes))
-        print(f"\n  python -m labs diff {info.slug}   your functions beside the reference's")
-        print("  python -m labs mine chat   the engine on your code")
+        print(f"\n  yours beside the reference's   python -m labs diff {info.slug}")
+        print("  the engine on your code        python -m labs mine chat")
         return 0
     hint = None if failed[0].is_starter else learner.next_hint(info)
     print(report.failure(failed[0], hint, args.verbose))

@@ -32,7 +32,7 @@ def read_text(path: Path, shown: str) -> str:
 def decoded(data: bytes, shown: str) -> str:
     """Raises ValueError, naming the line, for what is not UTF-8."""
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ValueError(f"{shown}, line {line}: not UTF-8 text; save it as UTF-8") from error

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .holes import Function, find, first_line, is_stub, parse
+from .holes import Function, find, first_line, is_stub, parse, split_lines
 from .manifest import ENGINE, LabInfo
 
 PACKAGE = "mine_minivllm"
@@ -65,17 +65,17 @@ def graft(engine_text: str, answers: Sequence[Answer]) -> Graft:
     """
     engine = parse(engine_text, "the engine")
     lines: list[tuple[str, tuple[str, int] | None]] = [
-        (line, None) for line in engine_text.splitlines(keepends=True)
+        (line, None) for line in split_lines(engine_text)
     ]
     edits = []  # (start, end, new lines): lines[start:end] = new
     ignored = []
     for answer in answers:
         tree = parse(answer.text, answer.path)
-        source = answer.text.splitlines(keepends=True)
+        source = split_lines(answer.text)
 
         def taken(node: ast.stmt, source=source, answer=answer):
             span = range(first_line(node), node.end_lineno + 1)
-            return [(source[n - 1].rstrip("\n") + "\n", (answer.path, n)) for n in span]
+            return [(source[n - 1], (answer.path, n)) for n in span]
 
         for name in answer.names:
             old, new = find(engine, name), find(tree, name)
@@ -101,7 +101,7 @@ def check_hole(name: str, old: Function | None, new: Function | None, path: str)
     if signature(old) != signature(new):
         raise ValueError(
             f"{path}, line {new.lineno}: {name} must keep its signature\n"
-            f"  it is     {written(new)}\n  it was    {written(old)}"
+            f"  yours         {written(new)}\n  the engine's  {written(old)}"
         )
     if old.col_offset != new.col_offset:
         raise ValueError(f"{path}, line {new.lineno}: indent {name} by {old.col_offset} spaces")
@@ -118,8 +118,8 @@ def signature(node: Function) -> str:
 
 
 def written(node: Function) -> str:
-    decorators = "".join(f"@{ast.unparse(d)} " for d in node.decorator_list)
-    return f"{decorators}def {node.name}({ast.unparse(node.args)})"
+    """A signature as `signature` compares it, for a person."""
+    return f"{node.name}({signature(node).partition('] ')[2]})"
 
 
 def additions(

@@ -42,6 +42,11 @@ def parse(text: str, path: str) -> ast.Module:
         ) from error
 
 
+def split_lines(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them: a form feed does not end one."""
+    return [line + "\n" for line in text.removesuffix("\n").split("\n")]
+
+
 def find(tree: ast.AST, name: str) -> Function | None:
     """The function, by qualified name; of several, the last one, as Python would take it."""
     *classes, function = name.split(".")
@@ -89,7 +94,7 @@ def strip(
     NotImplementedError that says the hole's name. Raises ValueError for a name that is not there
     or has no docstring."""
     tree = parse(text, slug)
-    lines = text.splitlines(keepends=True)
+    lines = split_lines(text)
     spans = []
     for name in names:
         node = find(tree, name)

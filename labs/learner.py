@@ -121,7 +121,7 @@ class Learner:
         folder = self.shown(self.mine / info.folder.name)
         self.say(f"  2. write  the bodies that are missing in {folder}:")
         for place, name, is_further in self.places(info):
-            self.say(f"            {name:<32} {place}{' (further)' if is_further else ''}")
+            self.say(f"       {name:<31} {place}{'  (further)' if is_further else ''}")
         self.say(f"  3. run    python -m labs check {info.slug}")
         return bool(new)
 
@@ -144,7 +144,8 @@ class Learner:
         answers, unwritten = self.answers(info)
         with composed(answers) as engine:
             for name in engine.ignored:
-                self.say(f"note: {name} is changed, and no part of this lab: the engine's is used")
+                self.say(f"note: you changed {name}, which is not part of this lab.")
+                self.say("      The engine's own is used instead.")
             if direct:
                 with importable(engine.root):
                     yield Judge(engine, unwritten=unwritten)
@@ -262,8 +263,8 @@ class Learner:
         answers: dict[str, list[Answer]] = {}
         for info in self.labs:
             if self.progress[info.slug].passed and not self.is_as_passed(info):
-                self.say(f"note: {info.slug} changed since it passed; check it again. The "
-                         f"reference stands in for it.")  # fmt: skip
+                self.say(f"note: {info.slug} changed since it passed: check it again.")
+                self.say("      Until then the reference stands in for it.")
             for file, own in self.passed_answers(info).items():
                 answers.setdefault(file, []).extend(own)
         if not answers:
@@ -274,7 +275,7 @@ class Learner:
 
 def function_text(text: str, name: str) -> list[str]:
     node = find(parse(text, name), name)
-    return text.splitlines()[first_line(node) - 1 : node.end_lineno] if node else []
+    return text.split("\n")[first_line(node) - 1 : node.end_lineno] if node else []
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Progress:
             aside = self.mine / f"progress.damaged-{stamp()}.json"
             os.replace(self.path, aside)
             self.notice = (
-                f"{self.path.name} could not be read ({error}); it is kept as {aside.name}.\n"
+                f"{self.path.name} could not be read ({error}).\nIt is kept as {aside.name}.\n"
                 f"Checking a lab again records it again."
             )
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from labs.__main__ import main
+from labs.browser import importable
 from labs.children import Children
-from labs.compose import Answer, Composed, answers_of, compose
-from labs.holes import find, strip
-from labs.manifest import ENGINE, all_labs
+from labs.compose import Answer, Composed, answers_of, compose, graft
+from labs.histories import shortest
+from labs.holes import Hole, find, strip
+from labs.judge import Lab, connect_here
+from labs.learner import Learner
+from labs.manifest import ENGINE, ROOT, LabInfo, all_labs, find_lab
 from labs.runner import Judge, load_tests, run_lab
+from labs.toy import ToyEngine, greedy, next_token
+from lessons.draw import block_pool, block_table, timeline
 
 LABS = all_labs()
+PAGED = find_lab("paged_blocks", LABS)
 SEEDS = range(5)
 # A hole's docstring says what happens when it cannot do its work.
 CANNOT = r"Raises|Asserts|None\b|False|ignored|never negative|without room|must wait|nothing"
@@ -134,3 +145,305 @@ def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, childre
 def test_every_test_is_the_first_to_fail_for_some_wrong_answer(lab):
     named = {FIRST.match(p.read_text(encoding="utf-8"))[1] for p in lab.answers("wrong")}
     assert named == {test.__name__ for test in lab_tests(lab.slug)}
+
+
+# What a learner does.
+
+
+@pytest.fixture
+def labs(tmp_path, capsys):
+    """Run a command in a learner's folder; gives (exit status, what was printed)."""
+
+    def run(*arguments):
+        status = main([str(a) for a in arguments], mine=tmp_path / "mine")
+        out, err = capsys.readouterr()
+        wide = [x for x in out.splitlines() if len(x) > 80 and str(tmp_path) not in x]
+        assert arguments[:1] == ("diff",) or not wide, wide
+        return status, out + err
+
+    run.mine = tmp_path / "mine"
+    return run
+
+
+def write_right(mine, lab, kind="right", stem=None):
+    """Fill the learner's files with one of the lab's answers."""
+    path = next(p for p in lab.answers(kind) if stem in (None, p.stem))
+    answers = answers_of(lab, path.read_text(encoding="utf-8"), path.name)
+    for file, own in answers.items():
+        target = mine / lab.folder.name / file
+        target.write_text(graft(target.read_text(encoding="utf-8"), own).text, encoding="utf-8")
+
+
+def test_a_newcomer_is_told_what_to_type_next_at_every_point(labs):
+    for number, lab in enumerate(LABS):
+        status, out = labs()
+        assert status == 0 and f"python -m labs start {lab.slug}" in out
+        assert f"{number} of {len(LABS)} passed" in out
+        status, out = labs("start")
+        assert status == 0 and f"python -m labs check {lab.slug}" in out and "README.md" in out
+        for hole in lab.holes:
+            line = next(x for x in out.splitlines() if f" {hole.name} " in x)
+            place = line.split()[1]
+            file, _, at = place.partition(":")
+            text = (labs.mine / lab.folder.name / file).read_text().splitlines()
+            assert hole.name.rpartition(".")[2] in "".join(text[int(at) - 1 : int(at) + 1])
+        status, out = labs("check")
+        assert status == 1 and "is not written yet." in out and "Hint" not in out
+        write_right(labs.mine, lab)
+        status, out = labs("check")
+        assert status == 0 and "pass." in out, out
+    assert "python -m labs mine chat" in labs()[1]
+
+
+def test_hints_come_one_at_a_time_and_the_last_one_stays(labs):
+    labs("start", "paged_blocks")
+    write_right(labs.mine, PAGED, "wrong", "leaks_on_short")
+    hints = list(PAGED.hints["test_3_takes_nothing_when_short"])
+    for number in (1, 2, 3, 3):
+        status, out = labs("check", "paged_blocks")
+        assert status == 1 and f"Hint {number} of 3" in out
+        assert hints[number - 1].split()[-1] in out
+    assert "Hint 3 of 3" in labs("hint", "paged_blocks")[1]
+
+
+def test_a_failure_shows_a_sentence_a_comparison_a_picture_and_the_learners_line(labs):
+    labs("start", "5")
+    write_right(labs.mine, PAGED, "wrong", "leaks_on_short")
+    _, out = labs("check", "5", "--seed", 3)
+    assert "Three blocks are free and four are wanted." in out
+    assert re.search(r"expected +3\n +yours +0", out) or "ValueError is raised" in out
+    assert re.search(r"block +1 +2 +3 +4 +5\n +readers", out)
+    assert "--seed 3" in out
+    path = labs.mine / PAGED.folder.name / "kvcache" / "block_table.py"
+    write_right(labs.mine, PAGED)
+    path.write_text(
+        path.read_text().replace("    slots, position", "    oops()\n    slots, position")
+    )
+    _, out = labs("check", "5")
+    line = path.read_text().splitlines().index("    oops()") + 1
+    assert f"block_table.py, line {line}, in slot_mapping" in out and "NameError" in out
+
+
+def test_start_and_reset_lose_nothing(labs):
+    labs("start", "practice")
+    path = labs.mine / "00_practice" / "outputs.py"
+    write_right(labs.mine, LABS[0])
+    assert labs("check", "practice")[0] == 0
+    mine = path.read_text()
+    assert labs("start", "practice")[0] == 2 and path.read_text() == mine
+    assert labs("reset", "practice")[0] == 0
+    assert "NotImplementedError" in path.read_text()
+    (kept,) = (labs.mine / "backup").glob("00_practice-*/outputs.py")
+    assert kept.read_text() == mine
+    assert re.search(r"00  practice .*  passed", labs()[1])
+
+
+def test_a_lab_may_be_skipped_and_come_back_to(labs):
+    assert labs("skip", "practice")[0] == 0
+    out = labs()[1]
+    assert "skipped" in out and f"start {LABS[1].slug}" in out
+    assert labs("start", "practice")[0] == 0 and "start practice" not in labs()[1]
+
+
+def test_diff_opens_after_a_pass_or_on_giving_up(labs):
+    labs("start", "practice")
+    assert labs("diff", "practice")[0] == 2
+    assert "reference: RequestMetrics.ttft_s" in labs("diff", "practice", "--give-up")[1]
+    write_right(labs.mine, LABS[0])
+    labs("check", "practice")
+    assert "+        return None if" in labs("diff", "practice")[1]
+
+
+DAMAGED = (
+    "", "{", "[]", '{"version": 99}', '{"version": 1, "labs": 3}',
+    '{"version": 1, "labs": {"practice": {"hints": 7}}}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_m10_a_damaged_progress_file_is_kept_aside_and_rebuilt(labs, damage):
+    labs("start", "practice")
+    write_right(labs.mine, LABS[0])
+    (labs.mine / "progress.json").write_text(damage)
+    status, out = labs()
+    assert status == 0 and "could not be read" in out and "kept as progress.damaged-" in out
+    assert labs("check", "practice")[0] == 0
+    (aside,) = labs.mine.glob("progress.damaged-*.json")
+    assert aside.read_text() == damage and "1 of" in labs()[1]
+
+
+def test_update_puts_the_learners_bodies_into_a_newer_engine(labs, tmp_path, monkeypatch):
+    labs("start", "paged_blocks")
+    write_right(labs.mine, PAGED)
+    assert labs("check", "paged_blocks")[0] == 0
+    newer = tmp_path / "minivllm"
+    shutil.copytree(ENGINE, newer, ignore=shutil.ignore_patterns("__pycache__"))
+    pool, table = newer / "kvcache" / "block_pool.py", newer / "kvcache" / "block_table.py"
+    pool.write_text(pool.read_text().replace("def num_free(", "def num_free_now(") + "\n# newer\n")
+    table.write_text(table.read_text().replace("start: int, num: int,", "start: int, many: int,"))
+    monkeypatch.setattr("labs.learner.ENGINE", newer)
+    theirs = labs.mine / PAGED.folder.name / "kvcache"
+    before = (theirs / "block_table.py").read_text()
+    status, out = labs("update")
+    assert status == 1 and "slot_mapping must keep its signature" in out
+    assert (theirs / "block_table.py").read_text() == before
+    text = (theirs / "block_pool.py").read_text()
+    assert "num_free_now" in text and "# newer" in text and "def _leave(" in text
+    assert "taken = tuple(islice(self.free_ids, n))" in text
+    (kept,) = (labs.mine / "backup").glob("update-*/*/kvcache/block_pool.py")
+    assert "num_free_now" not in kept.read_text()
+
+
+def test_a_later_starter_holds_the_bodies_of_labs_that_passed(tmp_path):
+    learner = Learner(tmp_path / "mine", say=lambda text: None)
+    learner.start(PAGED)
+    write_right(learner.mine, PAGED)
+    learner.check(PAGED, seed=0)
+    later = LabInfo(
+        tmp_path / "06_later", "later", "Later", "X",
+        (Hole("kvcache/block_pool.py", "BlockPool.share"),),
+    )  # fmt: skip
+    learner.labs.append(later)
+    text = learner.starter(later, "kvcache/block_pool.py")
+    assert "taken = tuple(islice(self.free_ids, n))" in text
+    assert 'raise NotImplementedError("lab later: BlockPool.share")' in text
+
+
+def test_lines_are_counted_as_python_counts_them():
+    engine = 'def f(x):\n    """Doubles."""\n    return 2 * x\n'
+    answer = "y = 'a\x0cb\x85c\u2028d'\ndef f(x):\n    return x + x\n"
+    made = graft(engine, [Answer(answer, "mine.py", ("f",))])
+    space = {}
+    exec(made.text, space)
+    assert space["f"](4) == 8 and space["y"] == "a\x0cb\x85c\u2028d"
+    number = made.text.split("\n").index("    return x + x") + 1
+    assert made.origin[number] == ("mine.py", 3)
+
+
+def test_strip_changes_nothing_but_the_bodies():
+    text = (ENGINE / "kvcache" / "block_pool.py").read_text(encoding="utf-8")
+    stripped = strip(text, ["BlockPool.release"], "x", {"BlockPool.release": ["one", "two"]})
+    added = [line for line in stripped.splitlines() if line not in text.splitlines()]
+    assert [line.strip() for line in added] == [
+        "# 1. one", "# 2. two", 'raise NotImplementedError("lab x: BlockPool.release")',
+    ]  # fmt: skip
+    node = find(ast.parse(text), "BlockPool.release")
+    lines = text.splitlines(keepends=True)
+    start = node.body[0].end_lineno
+    assert stripped.startswith("".join(lines[:start]))
+    assert stripped.endswith("".join(lines[node.end_lineno :]))
+
+
+@pytest.fixture(scope="module")
+def all_right(tmp_path_factory):
+    """The engine with a right answer of every lab in it, called minivllm."""
+    folder, answers = tmp_path_factory.mktemp("right"), {}
+    for lab in LABS:
+        path = lab.answers("right")[0]
+        for file, own in answers_of(lab, path.read_text(encoding="utf-8"), path.name).items():
+            answers.setdefault(file, []).extend(own)
+    compose(folder, answers, package="minivllm")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_right_answers_of_all_labs_at_once_pass_the_suite_of_their_rooms(all_right):
+    names = ["test_scheduler", "test_sharing", "test_kvcache", "test_prefix_cache_laws",
+             "test_engine"]  # fmt: skip
+    files = [str(ROOT / "tests" / f"{name}.py") for name in names]
+    code = (
+        f"import sys; sys.path.insert(0, {str(all_right)!r}); import minivllm, pytest\n"
+        f"assert minivllm.__file__.startswith({str(all_right)!r})\n"
+        f"sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *{files!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=all_right, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_an_engine_on_the_learners_code_calls_every_hole(labs, monkeypatch):
+    for lab in LABS:
+        labs("start", lab.slug)
+        write_right(labs.mine, lab)
+        assert labs("check", lab.slug)[0] == 0
+    learner = Learner(labs.mine, say=lambda text: None)
+    composed, names = learner.compose_mine(labs.mine.parent / "composed")
+    assert sorted(names) == sorted(hole.name for lab in LABS for hole in lab.holes)
+    called = set()
+
+    def note(frame, event, arg):
+        if event == "call" and frame.f_code.co_filename.startswith(str(composed.root)):
+            called.add(frame.f_code.co_qualname)
+
+    with importable(composed.root):
+        lab = Lab()
+        connect_here(lab, composed.package)
+        engine = ToyEngine(
+            lab, slots=lambda *args: lab.call("kvcache.block_table.slot_mapping", *args)
+        )
+        engine.add("a", range(9), 12)
+        sys.setprofile(note)
+        engine.run(50, "one request")
+        lab.new("outputs.RequestMetrics", 1.0).ttft_s  # noqa: B018
+        lab.call("engine.greedy.generate_greedy", lab.lend(next_token, "__call__"), [1], 2, [])
+        sys.setprofile(None)
+    assert engine.outputs["a"] == greedy(range(9), 12)
+    assert set(names) <= called, set(names) - called
+
+
+def test_mine_says_so_when_nothing_is_passed(labs):
+    status, out = labs("mine", "chat")
+    assert status == 2 and "nothing is passed yet" in out
+
+
+def test_mine_leaves_out_what_changed_since_it_passed(labs):
+    labs("start", "practice")
+    write_right(labs.mine, LABS[0])
+    labs("check", "practice")
+    assert "RequestMetrics.ttft_s" in labs("mine")[1]
+    path = labs.mine / "00_practice" / "outputs.py"
+    path.write_text(path.read_text() + "\n# later\n")
+    assert "practice changed since it passed" in labs("mine")[1]
+
+
+def test_mine_runs_the_command_line_of_the_composed_engine(labs):
+    labs("start", "practice")
+    write_right(labs.mine, LABS[0])
+    labs("check", "practice")
+    assert labs("mine", "generate", "--no-such-option")[0] == 2
+
+
+def test_the_learners_folder_asks_assistants_to_tutor(labs):
+    labs("start", "practice")
+    text = (labs.mine / "AGENTS.md").read_text()
+    assert "tutor" in text and "Do not write or complete the body" in text
+
+
+def test_what_is_no_lab_or_no_command_is_one_line(labs):
+    status, out = labs("check", "nonsense")
+    assert (
+        status == 2 and out.startswith("labs: no lab is called 'nonsense'.") and "practice" in out
+    )
+    status, out = labs("check", "paged_blocks")
+    assert status == 2 and "python -m labs start paged_blocks" in out
+
+
+def test_a_picture_keeps_to_eighty_columns_and_loses_nothing():
+    wide = block_pool([0] + [1] * 70, [], "seventy blocks")
+    lines = wide.text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.findall(r"\d+", " ".join(x for x in lines if x.startswith("block"))) == [
+        str(n) for n in range(1, 71)
+    ]
+    table = block_table([7, 2, 9], 4, 5, 6).text()
+    assert "28 29 30 31 |  8  9 10 11 | 36 37 38 39" in table
+    steps = [[("a", 3, True)], [("a", 1, True), ("b", 2, False)]]
+    assert re.search(r"a +3\* +1\*\nb +\. +2$", timeline(steps).text())
+
+
+def test_a_shortest_history_still_fails_and_no_step_of_it_can_go():
+    fails = lambda some: some.count("take") >= 3 and "leave" in some  # noqa: E731
+    history = ["take", "share"] * 40 + ["leave"] * 5 + ["take"] * 10
+    short = shortest(history, fails)
+    assert fails(short) and sorted(short) == ["leave", "take", "take", "take"]

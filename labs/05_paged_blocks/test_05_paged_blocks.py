@@ -96,6 +96,10 @@ def test_6_reuses_the_longest_idle_first_and_a_tail_before_its_head(lab):
         f"loses the end of a prompt before its beginning.",
         picture(pool, "the queue, 1 is reused next"),
     )  # fmt: skip
+    lab.same(
+        pool.allocate(5), expected,
+        f"The queue holds blocks {expected}. They come out in this order.",
+    )  # fmt: skip
 
 
 class KeepsOne:

@@ -283,12 +283,13 @@ def serve(lab, engine, arrivals, max_steps):
 def test_13_nobody_waits_for_ever(lab):
     engine = ToyEngine(lab, num_blocks=3, block_size=4)
     engine.add("a", [1, 2], 3)
+    engine.step()
     engine.add("b", [3, 4, 5, 6], 3)
     engine.step()
     engine.step()
     lab.same(
-        rows(engine), [("a", 2, 1)],
-        "Requests a and b have the only two blocks. In step 2 b needs another and there is none: "
+        rows(engine), [("a", 3, 1)],
+        "Requests a and b have the only two blocks. In step 3 b needs another and there is none: "
         "b itself is stopped and waits, and only a goes on.", engine.timeline(),
     )  # fmt: skip
     run(lab, engine, 20)

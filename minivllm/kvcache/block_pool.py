@@ -27,7 +27,7 @@ class BlockPool:
         return len(self.free_ids)
 
     def allocate(self, n: int) -> list[int]:
-        """n free blocks from the left of the queue, one reader each.
+        """n free blocks from the left of the queue, in its order, one reader each.
 
         Raises ValueError, and changes nothing, when fewer than n are free.
         """

@@ -6,10 +6,10 @@ class BlockPool:
     def allocate(self, n):
         taken = tuple(islice(self.free_ids, n))
         if len(taken) < n:
-            raise ValueError(f"only {len(taken)} of {n} blocks are free")
+            raise ValueError(f"{n} blocks wanted, {len(taken)} free")
         for _ in taken:
             self.ref_cnt[self.free_ids.popleft()] += 1
-        return sorted(taken)
+        return list(taken)
 
     def release(self, block_ids):
         index = len(block_ids)
@@ -20,7 +20,7 @@ class BlockPool:
     def _leave(self, block_id):
         readers = self.ref_cnt[block_id]
         if readers <= 0:
-            raise AssertionError(f"nobody reads block {block_id}")
+            raise AssertionError(f"block {block_id} is released without a reader")
         self.ref_cnt[block_id] = readers - 1
         if readers > 1 or self.cache.keep(block_id):
             return
