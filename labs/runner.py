@@ -187,8 +187,8 @@ def gone(status: int) -> str:
     """What to say of a process that ended in the middle of a question."""
     if status >= 0:
         return (
-            f"Your code ended its process with status {status} (os._exit?). A lab returns values "
-            f"and leaves ending to others."
+            f"Your code ended its process with status {status} (os._exit?), or closed the judge's "
+            f"channel. A lab returns values and leaves ending to others."
         )
     if status == -signal.SIGKILL:
         return "Your code closed the judge's channel, or its process was killed."
