@@ -1,4 +1,4 @@
-# fails first: test_14_any_company_gives_the_solo_tokens_in_as_few_steps_as_can_be
+# fails first: test_14_any_company_gives_the_solo_tokens_as_soon_as_can_be
 # Admits one request and leaves the rest for the next step.
 
 
