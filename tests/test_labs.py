@@ -309,6 +309,21 @@ def test_a_later_starter_holds_the_bodies_of_labs_that_passed(tmp_path):
     assert 'raise NotImplementedError("lab later: BlockPool.share")' in text
 
 
+def test_the_copy_holds_the_originals_of_grafted_files_in_no_form(tmp_path):
+    engine = tmp_path / "engine"
+    shutil.copytree(ENGINE / "kvcache", engine / "kvcache")
+    for name in ("block_table.cpython-399.pyc", "block_table.cpython-399.opt-1.pyc", "other.pyc"):
+        (engine / "kvcache" / "__pycache__").mkdir(exist_ok=True)
+        (engine / "kvcache" / "__pycache__" / name).write_bytes(b"compiled")
+    text = (ENGINE / "kvcache" / "block_table.py").read_text(encoding="utf-8")
+    stub = Answer(strip(text, ["slot_mapping"], "x"), "x.py", ("slot_mapping",))
+    compose(tmp_path / "copy", {"kvcache/block_table.py": [stub]}, engine)
+    copied = {p.name: p for p in (tmp_path / "copy").rglob("*") if p.is_file()}
+    assert "other.pyc" in copied and "block_pool.py" in copied
+    assert not [name for name in copied if name.startswith("block_table.cpython-399")]
+    assert "position % block_size" not in copied["block_table.py"].read_text()
+
+
 def test_lines_are_counted_as_python_counts_them():
     engine = 'def f(x):\n    """Doubles."""\n    return 2 * x\n'
     answer = "y = 'a\x0cb\x85c\u2028d'\ndef f(x):\n    return x + x\n"
