@@ -109,6 +109,9 @@ class LongestPrefixMatch(Fcfs):
         self.max_matched = max_matched
 
     def order(self, waiting: Sequence[Request], now: float) -> Iterable[Request]:
+        """First whoever has waited max_wait_s, by arrival; then by how many cached blocks the
+        request would find, the most first, equals by arrival. now: seconds, as arrival_time is.
+        More than max_matched requests stay in the order of arrival. Raises nothing."""
         if len(waiting) > self.max_matched:
             return waiting
 
