@@ -23,6 +23,8 @@ from labs.compose import Answer, answers_of, compose, graft
 from labs.manifest import ENGINE, ROOT, all_labs, find_lab
 from labs.runner import Judge, load_tests, run_lab
 
+pytestmark = pytest.mark.slow
+
 LABS = all_labs()
 PAGED = find_lab("paged_blocks", LABS)
 TESTS = load_tests(PAGED)

@@ -13,6 +13,8 @@ from tiny_models import oracle
 from minivllm.outputs import LAST_SAMPLED, NewRequest, Row, SchedulerOutput
 from minivllm.sampling_params import SamplingParams
 
+pytestmark = pytest.mark.slow
+
 # Prompts of so many tokens, around block borders and between.
 LENGTHS = (1, 2, 3, 5, 8, 15, 16, 17, 24, 31, 32, 33, 48, 50, 64, 65, 96, 100, 128, 160, 250, 400)
 NUM_STEPS = 16
