@@ -37,7 +37,6 @@ class Request:
         self.num_computed_tokens = 0
         self.num_in_flight_tokens = 0
         self.status = RequestStatus.WAITING
-        self.block_keys: list = []  # a prefix cache's keys of the full blocks so far
         self.num_cached_tokens = 0  # computed by somebody else, when it was first admitted
         self.num_preemptions = 0
         self.finish_reason: str | None = None

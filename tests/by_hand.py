@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from tiny_models import oracle
 
 from minivllm import kernels
 from minivllm.checkpoint.model_config import ModelConfig, read_model_config
@@ -109,3 +110,22 @@ class Forced:
 
 def in_chunks(num: int, size: int) -> list[int]:
     return [min(size, num - start) for start in range(0, num, size)]
+
+
+def assert_exact_in_company(folder, sequences, draw):
+    """The sequences, cut up at random, share their steps, and each scores as transformers has it
+    in float64."""
+    cuts = []
+    for ids in sequences:
+        cut = []
+        while sum(cut) < len(ids):
+            cut.append(draw.choice((1, 1, 1, 2, 5, 16, 17)))
+        cut[-1] -= sum(cut) - len(ids)
+        cuts.append(cut)
+    judge = oracle(folder, torch.float64)
+    forced = Forced(*load_model(folder, torch.float64), torch.float64, block_size=3)
+    for ids, got in zip(sequences, forced.logits(sequences, cuts), strict=True):
+        with torch.inference_mode():
+            want = judge(ids[None]).logits[0]
+        # 1e-11 is 50,000 roundings of float64: room for any order of sums, and for no mistake.
+        assert (got - want).abs().max() < 1e-11

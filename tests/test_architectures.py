@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import tables
 import torch
-from by_hand import OPS, Forced, in_chunks, load_model
+from by_hand import OPS, Forced, assert_exact_in_company, in_chunks, load_model
 from tiny_models import as_gguf, oracle, random_model
 
 from minivllm import LLM, SamplingParams
@@ -113,20 +113,7 @@ def test_in_float64_scores_are_exact_in_any_company_and_cutting(folder, exact_no
     """10 sequences cut up at random share their steps, chunks beside single tokens."""
     draw = random.Random(0)
     sequences = [tokens(draw.randint(1, 80), seed) for seed in range(10)]
-    cuts = []
-    for ids in sequences:
-        cut = []
-        while sum(cut) < len(ids):
-            cut.append(draw.choice((1, 1, 1, 2, 5, 16, 17)))
-        cut[-1] -= sum(cut) - len(ids)
-        cuts.append(cut)
-    judge = oracle(folder, torch.float64)
-    forced = Forced(*load_model(folder, torch.float64), torch.float64, block_size=3)
-    for ids, got in zip(sequences, forced.logits(sequences, cuts), strict=True):
-        with torch.inference_mode():
-            want = judge(ids[None]).logits[0]
-        # 1e-11 is 50,000 roundings of float64: room for any order of sums, and for no mistake.
-        assert (got - want).abs().max() < 1e-11
+    assert_exact_in_company(folder, sequences, draw)
 
 
 @pytest.mark.parametrize("name", IN_GGUF)
