@@ -134,11 +134,11 @@ GLOSSARY: dict[str, Entry] = {
     "ITL": Entry("Inter-token latency: the time between two tokens of one answer."),
     "TPOT": Entry(
         "Time per output token: the mean time between tokens after the first.",
-        "bench/outcome.py",
+        "bench/report.py",
     ),
     "throughput": Entry("Tokens, or requests, that an engine finishes in a second."),
     "goodput": Entry(
-        "Requests finished in a second within the latency that was promised.", "bench/outcome.py"
+        "Requests finished in a second within the latency that was promised.", "bench/report.py"
     ),
     # memory
     "KV": Entry(
