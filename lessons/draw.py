@@ -1,7 +1,10 @@
-"""Drawings of the engine: each a plain structure first, rendered as text of 80 columns.
+"""Drawings of the engine: each a plain structure, rendered as text of 80 columns and as SVG.
 
-A `Picture` is labelled rows of cells. What a cell means is in its text, never in a colour alone;
-`kind` is for renderers that have colours.
+Here are grids: a `Picture` is labelled rows of cells. What a cell means is in its text, never in a
+colour alone; `kind` is for renderers that have colours. The other drawings have files of their
+own: `memory_map.py` (a memory and whose it is), `lanes.py` (what happens to each request over
+time), `bars.py` (quantities side by side). Each has `text(width)`, `svg(width)`, and `twin()`,
+the same facts as a table; `svg.figure` shows the last two together.
 """
 
 from __future__ import annotations
@@ -14,6 +17,11 @@ WIDTH = 80
 FREE, USED, NEW, LOST, PREFILL, DECODE, NOTHING = (
     "free", "used", "new", "lost", "prefill", "decode", "nothing",
 )  # fmt: skip
+WAITING, PREEMPTED, FINISHED = "waiting", "preempted", "finished"  # of a request
+# Memory without a token: promised to one that will come, or to one that never will, or free in
+# holes that are too small.
+RESERVED, INSIDE, OUTSIDE = "reserved", "inside", "outside"
+SAID = {NEW, PREFILL, DECODE, PREEMPTED}  # kinds that a table of the same facts has to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,24 @@ class Picture:
     rows: tuple[Row, ...]
     caption: str = ""
     every: int = 0
+    title: str = ""
 
     def text(self, width: int = WIDTH) -> str:
         return text(self, width)
+
+    def svg(self, width: float) -> str:
+        return svg(self, width)
+
+    def twin(self) -> tuple[list[str], list[list[str]]]:
+        """A line for each column: what stands in it, by row."""
+        num_columns = max((len(row.cells) for row in self.rows), default=0)
+        columns = [[_in_words(row.cells[i]) if i < len(row.cells) else "" for row in self.rows]
+                   for i in range(num_columns)]  # fmt: skip
+        return [row.label for row in self.rows], columns
+
+
+def _in_words(cell: Cell) -> str:
+    return f"{cell.text} ({cell.kind})" if cell.kind in SAID and cell.text else cell.text
 
 
 def text(picture: Picture, width: int = WIDTH) -> str:
@@ -51,7 +74,7 @@ def text(picture: Picture, width: int = WIDTH) -> str:
         bars = room // (picture.every * cell_width + 2)
         per_band = max(1, bars) * picture.every
     lines = []
-    for start in range(0, max(num_columns, 1), per_band):
+    for start in _bands(num_columns, per_band):
         if start:
             lines.append("")
         for row in picture.rows:
@@ -69,6 +92,41 @@ def _line(cells: Sequence[Cell], cell_width: int, every: int) -> str:
         if every and index % every == 0 and index < len(cells):
             parts.append(" |")
     return "".join(parts)
+
+
+def svg(picture: Picture, width: float) -> str:
+    """The picture in boxes; what is wider goes on below."""
+    from .svg import MONO_WIDTH, SANS_WIDTH, Sheet  # a lab's report in text needs none of it
+
+    labels = max((len(row.label) for row in picture.rows), default=0) * SANS_WIDTH + 10
+    cell_width = max((len(c.text) for row in picture.rows for c in row.cells), default=1)
+    cell_width = max(cell_width * MONO_WIDTH + 8, 26.0)
+    num_columns = max((len(row.cells) for row in picture.rows), default=0)
+    gap, height = (8.0 if picture.every else 0.0), 26.0
+    per_band = max(1, int((width - labels + gap) / cell_width))
+    if picture.every:
+        per_band = max(1, int((width - labels + gap) / (picture.every * cell_width + gap)))
+        per_band *= picture.every
+    sheet, top = Sheet(width), 0.0
+    for start in _bands(num_columns, per_band):
+        for row in picture.rows:
+            sheet.text(0, top + 18, row.label, role="muted")
+            for place, cell in enumerate(row.cells[start : start + per_band]):
+                left = labels + place * cell_width
+                left += gap * (place // picture.every) if picture.every else 0
+                sheet.box(left, top + 1, cell_width - 2, height - 2, cell.kind)
+                sheet.text(left + cell_width / 2 - 1, top + 18, cell.text, anchor="middle",
+                           mono=True, bold=cell.kind in (NEW, LOST),
+                           role="ink" if cell.kind != NOTHING else "muted",
+                           halo=cell.kind in (LOST, PREFILL))  # fmt: skip
+            top += height
+        top += 12
+    return sheet.svg(picture.title or picture.caption, picture.text())
+
+
+def _bands(num_columns: int, per_band: int) -> range:
+    """Where each band of columns starts."""
+    return range(0, max(num_columns, 1), per_band)
 
 
 def cells(values: Iterable, kind: str = NOTHING) -> tuple[Cell, ...]:
@@ -90,7 +148,7 @@ def block_pool(ref_cnt: Sequence[int], free_ids: Sequence[int], caption: str = "
     rows = [Row("block", cells(ids)), Row("readers", tuple(readers)), Row("queue", tuple(queue))]
     if any(cell.text for cell in wrong):
         rows.append(Row("", tuple(wrong)))
-    return Picture(tuple(rows), caption)
+    return Picture(tuple(rows), caption, title="the blocks of the pool")
 
 
 def _fault(num_readers: int, num_places: int) -> str:
@@ -118,7 +176,7 @@ def block_table(
     ]  # fmt: skip
     if num:
         rows.append(Row("wanted", cells("^" if p in marked else "" for p in positions)))
-    return Picture(tuple(rows), caption, every=block_size)
+    return Picture(tuple(rows), caption, every=block_size, title="positions, blocks and slots")
 
 
 def timeline(
@@ -134,7 +192,7 @@ def timeline(
             mine = [(n, samples) for who, n, samples in step if who == request]
             lane.append(_step_cell(*mine[0]) if mine else Cell("."))
         rows.append(Row(str(request), tuple(lane)))
-    return Picture(tuple(rows), caption)
+    return Picture(tuple(rows), caption, title="tokens computed of each request, by step")
 
 
 def _step_cell(num_tokens: int, samples: bool) -> Cell:
