@@ -1,0 +1,186 @@
+"""Lesson 01's drawings: a walk against the engine's own trace file, five pictures against the
+model, and the words that both use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from tiny_models import oracle, random_llama
+
+from lessons import primer, rooms
+from lessons.draw import DECODE, NOTHING, PREFILL
+from lessons.glossary import GLOSSARY, term
+from lessons.walk import EXECUTOR, KVCACHE, SCHEDULER, Stop, record
+from minivllm.entrypoints.llm import LLM
+from minivllm.sampling_params import SamplingParams
+from minivllm.tokenizer.bpe_file import save_bpe
+from minivllm.tokenizer.bpe_training import train
+
+ROOT = Path(__file__).parent.parent
+TEXT = "Once upon a time there was a little fox. The fox wanted to see the sea. "
+SIZES = {"vocab_size": 280, "intermediate_size": 20, "tie_word_embeddings": True}
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = random_llama(tmp_path_factory.mktemp("walk"), **SIZES)
+    save_bpe(train(TEXT * 3, 280, ["<end>"], bos_token="<end>", add_bos_token=True), folder)
+    return folder
+
+
+def make(folder, **options):
+    options = {"block_size": 4, "max_model_len": 80, "seed": 0, **options}
+    return LLM(folder, executor="executor.plain.PlainExecutor", **options)
+
+
+def planned(walk) -> list[Stop]:
+    return [stop for stop in walk.stops if stop.message == "SchedulerOutput"]
+
+
+def test_a_walk_shows_every_plan_and_result_that_the_trace_file_holds(folder, tmp_path):
+    file = tmp_path / "trace.jsonl"
+    llm = make(folder, trace_file=str(file))
+    llm.generate([TEXT], GREEDY)
+    llm.engine.core.step()  # tells the executor of the end, as the walk does
+    llm.shutdown()
+    steps = [line for line in map(json.loads, file.read_text().splitlines()) if "plan" in line]
+    walk = record(make(folder), TEXT, GREEDY)
+    assert len(planned(walk)) == len(steps) == 7
+    results = [stop for stop in walk.stops if stop.message == "ModelRunnerOutput"]
+    for step, stop in zip(steps, planned(walk)):
+        assert stop.step == step["plan"]["step"]
+        for row in step["plan"].get("rows", ()):
+            assert f"token_ids={tuple(row['token_ids'])}" in dict(stop.fields)["rows"]
+    for step, stop in zip(steps, results):
+        assert dict(stop.fields)["sampled"] == f"({tuple(step['result']['sampled'][0])},)"
+
+
+def test_the_answer_of_a_walk_is_what_generate_writes(folder):
+    (out,) = make(folder).generate([TEXT], GREEDY)
+    assert record(make(folder), TEXT, GREEDY).stops[-1].answer == out.outputs[0].text
+
+
+def test_the_prompt_is_computed_once_and_then_one_token_a_step(folder):
+    kinds = [stop.kind for stop in planned(record(make(folder), TEXT, GREEDY))]
+    assert kinds == [PREFILL] + [DECODE] * 5 + [NOTHING]
+
+
+def test_a_request_owns_as_many_blocks_as_its_tokens_need(folder):
+    llm = make(folder)
+    walk = record(llm, TEXT, GREEDY)
+    for number, stop in enumerate(planned(walk)[:-1]):
+        num_tokens = walk.num_prompt_tokens + number
+        assert len(stop.block_ids) == -(-num_tokens // 4)
+    given = [s for s in walk.stops if (s.source, s.target) == (KVCACHE, SCHEDULER)]
+    assert sum(len(eval(dict(s.fields)["block_ids"])) for s in given) == len(given[-1].block_ids)
+    assert walk.stops[-1].block_ids == ()
+    llm.engine.core.scheduler.check()
+
+
+def test_a_prompt_that_is_cut_gives_its_first_token_after_the_last_piece(folder):
+    walk = record(make(folder, max_num_batched_tokens=10), TEXT, GREEDY)
+    num_pieces = -(-walk.num_prompt_tokens // 10)
+    kinds = [stop.kind for stop in planned(walk)]
+    assert kinds == [PREFILL] * num_pieces + [DECODE] * 5 + [NOTHING]
+    first = next(stop for stop in walk.stops if stop.message == "RequestOutput")
+    assert first.step == num_pieces
+    assert walk.stops[-1].answer == record(make(folder), TEXT, GREEDY).stops[-1].answer
+
+
+def test_a_stop_string_ends_the_walk_and_frees_the_blocks(folder):
+    (out,) = make(folder).generate([TEXT], GREEDY)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, stop=out.outputs[0].text)
+    walk = record(make(folder), TEXT, params)
+    last = walk.stops[-2]
+    assert (last.message, last.block_ids) == ("RequestOutput", ())
+    assert dict(last.fields)["finish_reason"] == "'stop'"
+    assert "finished_ids" in dict(walk.stops[-1].fields)
+
+
+def test_a_walk_leaves_the_engine_as_it_was(folder):
+    llm = make(folder)
+    core = llm.engine.core
+    before = core.trace, core.scheduler.trace, core.clock
+    record(llm, TEXT, GREEDY)
+    with pytest.raises(ValueError, match="max_model_len"):
+        record(llm, TEXT * 20, GREEDY)
+    assert (core.trace, core.scheduler.trace, core.clock) == before
+    assert not core.has_unfinished_requests
+
+
+def test_a_busy_engine_and_several_samples_are_refused(folder):
+    llm = make(folder)
+    with pytest.raises(ValueError, match="n must be 1, got 2"):
+        record(llm, TEXT, SamplingParams(n=2))
+    answer = llm.stream(TEXT, GREEDY)
+    next(answer)
+    with pytest.raises(ValueError, match="busy"):
+        record(llm, TEXT, GREEDY)
+
+
+def test_every_stop_has_a_picture_with_a_name_and_a_text_of_80_columns(folder):
+    walk = record(make(folder), TEXT, GREEDY)
+    heading, rows = rooms.twin(walk)
+    assert len(rows) == len(walk.stops) and {len(row) for row in rows} == {len(heading)}
+    for index, stop in enumerate(walk.stops):
+        image = ElementTree.fromstring(rooms.rooms_svg(walk, index))
+        words = " ".join(image.itertext())
+        assert image.get("role") == "img" and stop.says in words and stop.message in words
+        lines = rooms.text(walk, index).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line for line in lines if f"[{stop.target}]" in line]
+        for name, _ in stop.fields:
+            assert f">{name}</th>" in rooms.card(walk, index)
+
+
+def test_an_arrow_goes_down_into_the_executor_and_up_out_of_it():
+    down, up = rooms._ends(SCHEDULER, EXECUTOR), rooms._ends(EXECUTOR, SCHEDULER)
+    assert down == (up[2], up[3], up[0], up[1]) and down[3] > down[1]
+
+
+def test_the_five_pictures_say_what_the_model_says(folder):
+    llm = make(folder)
+    seen = primer.look(llm, TEXT)
+    model = oracle(folder)
+    assert seen.num_weights == sum(p.numel() for p in model.parameters())
+    (out,) = llm.generate([TEXT], SamplingParams(temperature=0, max_tokens=1))
+    assert [i for i, _ in seen.tokens] == list(out.prompt_token_ids)
+    assert seen.next == primer.piece(llm, out.outputs[0].token_ids[0])
+    shares = torch.softmax(model(torch.tensor([out.prompt_token_ids])).logits[0, -1], -1)
+    best = shares.sort(descending=True).values[: primer.NUM_SHOWN].tolist()
+    assert [share for _, share in seen.best] == pytest.approx(best, abs=1e-5)
+    for title, svg, _ in primer.pictures(seen):
+        assert ElementTree.fromstring(svg).get("role") == "img", title
+    assert all(len(row) == 2 for row in primer.twin(seen)[1])
+
+
+def test_a_token_is_shown_so_that_one_can_see_it(folder):
+    llm = make(folder)
+    shown = [primer.piece(llm, i) for i in llm.tokenizer.encode(" the\nsea é")]
+    assert shown[0] == "start" and "␣" in "".join(shown) and "⏎" in "".join(shown)
+    assert "c3" in shown and "a9" in shown  # half of é each
+
+
+def test_every_word_of_the_glossary_has_a_sentence_and_a_file_that_exists():
+    for word, entry in GLOSSARY.items():
+        assert entry.says.endswith(".") and entry.says.count(". ") == 0, word
+        assert not entry.file or (ROOT / "minivllm" / entry.file).is_file(), word
+
+
+def test_the_glossary_holds_the_names_that_the_engine_lives_by():
+    names = """Request block block_size block_table slot_mapping num_computed_tokens ref_cnt
+        get_computed_blocks allocate_slots fork free match_prefix insert evict Executor Worker
+        ModelRunner KVConnector token step prefill decode TTFT kv_bytes"""
+    assert not [name for name in names.split() if name not in GLOSSARY]
+
+
+def test_a_word_tells_its_meaning_and_an_unknown_one_is_refused():
+    shown = ElementTree.fromstring(term("token", "to<kens>"))
+    assert shown.text == "to<kens>" and shown.get("title") == GLOSSARY["token"].says
+    with pytest.raises(ValueError, match="no 'tokne'"):
+        term("tokne")
