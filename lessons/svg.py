@@ -70,7 +70,7 @@ class Drawing(Protocol):
         """The same facts as a table: its heading, and its rows."""
 
 
-def tag(name: str, *inside: str, **attributes: object) -> str:
+def tag(name: str, /, *inside: str, **attributes: object) -> str:
     """An element. `class_` is class, `text_anchor` text-anchor; None leaves an attribute out.
     `inside` is markup: escape what is text."""
     pairs = [(k.rstrip("_").replace("_", "-"), v) for k, v in attributes.items() if v is not None]

@@ -1,0 +1,225 @@
+"""What lessons show with: a head, engine source, pictures, guesses, quizzes, labs.
+
+The contract of a lesson. A notebook lessons/NN_slug.py says what it is in one plain dict literal in
+its setup cell. Home page, site and tests read it by `ast`, without running anything:
+
+    with app.setup(hide_code=True):
+        LESSON = {
+            "number": 5,  # sorts
+            "slug": "paged_blocks",  # identity; the file is lessons/05_paged_blocks.py
+            "title": "Paged blocks",
+            "part": "II. Memory",
+            "question": "One sentence with a question mark, which a stranger understands.",
+            "needs": ["kv_cache"],  # slugs of lessons, in order; [] for none
+            "reads": ["minivllm/kvcache/block_pool.py"],  # engine files that it explains
+            "lab": "paged_blocks",  # slug of its lab, "" for none
+            "runs_on": "browser",  # browser | cpu | gpu
+            "minutes": 90,  # reading and playing, without the lab
+        }
+
+Acts are headings of second rank, "## 1. The question", eight of them. Everything here works under
+`marimo edit`, `marimo run`, `app.run()` and in the browser (Pyodide), with the standard library and
+marimo alone. Where nobody can click (`app.run()`, from which the site's pages are made), what
+waits for a guess stands in a fold. The lab's part is in lab_page.py and my_code.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import marimo as mo
+
+from labs.holes import find, first_line, parse, strip
+from labs.manifest import ENGINE, LabInfo, all_labs
+from labs.progress import Progress
+
+from . import bookmark, look, svg
+from .lab_page import LabState, lab_command, lab_in_page, lab_result
+from .my_code import MINE, Engine, engine, use_my_code
+from .svg import Drawing, tag
+
+__all__ = [
+    "Engine", "LabState", "counters", "engine", "header", "lab_command", "lab_in_page",
+    "lab_result", "metadata", "picture", "predict", "quiz", "reveal", "show", "unchanged",
+    "use_my_code",
+]  # fmt: skip
+
+KEYS = (
+    "number",
+    "slug",
+    "title",
+    "part",
+    "question",
+    "needs",
+    "reads",
+    "lab",
+    "runs_on",
+    "minutes",
+)
+RUNS_ON = {
+    "browser": "in your browser, or on your machine",
+    "cpu": "on your machine; no GPU is needed",
+    "gpu": "on an NVIDIA GPU; elsewhere with recorded results",
+}
+SOURCE_URL = "MINIVLLM_SOURCE_URL"  # the variable: where source can be read, with {path} and {line}
+
+
+def metadata(notebook: Path) -> dict[str, Any]:
+    """The notebook's LESSON, without running it. Raises ValueError, naming the notebook, if there
+    is none, or a key is missing or unknown."""
+    for node in ast.walk(ast.parse(notebook.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LESSON":
+            found = ast.literal_eval(node.value)
+            if wrong := set(KEYS) ^ set(found):
+                raise ValueError(f"{notebook}: LESSON lacks, or should not have, {sorted(wrong)}")
+            return found
+    raise ValueError(f"{notebook} has no LESSON")
+
+
+def header(lesson: Mapping[str, Any]) -> mo.Html:
+    """The lesson's head, and the styles that all the rest needs."""
+    name = f"{lesson['number']:02}_{lesson['slug']}"
+    facts = {
+        "needs": ", ".join(s.replace("_", " ") for s in lesson["needs"]) or "nothing before it",
+        "takes": f"about {lesson['minutes']} minutes, and then the lab",
+        "runs": RUNS_ON[lesson["runs_on"]],
+        "reads": ", ".join(f"<code>{escape(path)}</code>" for path in lesson["reads"]),
+        "lab": f"<code>{escape(lesson['lab'])}</code>" if lesson["lab"] else "none",
+    }
+    listed = "".join(tag("dt", label) + tag("dd", fact) for label, fact in facts.items())
+    part = f"Lesson {lesson['number']:02}, part {escape(lesson['part'])}"
+    if home := bookmark.home_address():
+        part = tag("a", "Token by Token", href=home) + ". " + part
+    head = tag(
+        "header",
+        tag("p", part, class_="tt-part"),
+        tag("h1", escape(lesson["title"])),
+        tag("p", escape(lesson["question"]), class_="tt-question"),
+        tag("dl", listed),
+        class_="tt-head",
+    )
+    place = mo.iframe(bookmark.script(name), height="0").text if home else ""
+    return mo.Html(f"<style>{look.css()}</style>{head}{place}")
+
+
+def picture(*drawings: Drawing) -> mo.Html:
+    """Drawings one below the other, each with its caption and the table of the same facts."""
+    return mo.Html("".join(svg.figure(drawing) for drawing in drawings))
+
+
+def counters(values: Mapping[str, object]) -> mo.Html:
+    """A few numbers in large print, each over what it counts."""
+    made = [tag("div", tag("b", escape(str(v))), tag("span", escape(k))) for k, v in values.items()]
+    return mo.Html(tag("div", tag("div", "".join(made), class_="tt-counters"), class_="tt-box"))
+
+
+def show(*objects: Callable, state: LabState | None = None) -> mo.Html:
+    """Source of functions and classes of the engine, as it stands there. The body of a hole is
+    left out until its lab has passed; a click opens it, and says what it gives away. state: the
+    lab's, so that the cell runs again when it passes."""
+    labs = all_labs()
+    progress = Progress(MINE) if MINE.exists() else None
+    return mo.Html("".join(_source(thing, labs, progress) for thing in objects))
+
+
+def _source(thing: Callable, labs: Sequence[LabInfo], progress: Progress | None) -> str:
+    path = Path(inspect.getsourcefile(thing))
+    file, name = path.relative_to(ENGINE).as_posix(), thing.__qualname__
+    whole, line = "".join(inspect.getsourcelines(thing)[0]), inspect.getsourcelines(thing)[1]
+    holes = {(hole.file, hole.name): lab for lab in labs for hole in lab.holes}
+    lab = holes.get((file, name))
+    head = tag("p", _place(f"minivllm/{file}", line), class_="tt-where")
+    body = _python(dedent(whole))
+    if lab is not None and not (progress and progress[lab.slug].passed):
+        body = _python(_stub(path.read_text(encoding="utf-8"), name, lab)) + _fold(
+            f"show the body: it gives {name} of the lab {lab.slug} away", body
+        )
+    elif lab is not None:
+        body += tag("p", "Your lab has passed, so here is the engine's own.", class_="tt-where")
+    return tag("div", head, body, class_="tt-source")
+
+
+def _stub(text: str, name: str, lab: LabInfo) -> str:
+    """A function as the lab's starter has it."""
+    stripped = strip(text, [name], lab.slug, lab.steps)
+    node = find(parse(stripped, name), name)
+    return dedent("".join(stripped.splitlines(True)[first_line(node) - 1 : node.end_lineno]))
+
+
+def _place(path: str, line: int) -> str:
+    said, url = f"{path}:{line}", os.environ.get(SOURCE_URL, "")
+    return tag("a", said, href=url.format(path=path, line=line)) if url else said
+
+
+def _python(code: str) -> str:
+    return mo.md(f"```python\n{code.rstrip()}\n```").text
+
+
+def _fold(summary: str, inside: str) -> str:
+    return tag("details", tag("summary", escape(summary)), inside)
+
+
+def unchanged(*paths: str) -> mo.Html:
+    """Engine files that work with what this lesson builds, and know nothing of it."""
+    listed = ", ".join(tag("code", escape(path)) for path in paths)
+    return mo.Html(tag("p", f"Unchanged in this lesson: {listed}.", class_="tt-box"))
+
+
+def predict(
+    question: str,
+    choices: Sequence[str] = (),
+    *,
+    low: float = 0,
+    high: float = 100,
+    step: float = 1,
+    start: float | None = None,
+) -> Any:
+    """A guess before the answer: one of the choices, or a number between low and high. A control
+    for a cell of its own; its value is None until the guess is made."""
+    if choices:
+        return mo.ui.radio(list(choices), label=question)
+    slider = mo.ui.slider(low, high, step, value=low if start is None else start, label=question,
+                          show_value=True, full_width=True)  # fmt: skip
+    return slider.form(submit_button_label="This is my guess", bordered=False)
+
+
+def reveal(guess: Any, answer: object, because: str) -> mo.Html:
+    """The answer, beside the guess, once there is one. guess: the control's value. because:
+    Markdown."""
+    if guess is None and mo.running_in_notebook():
+        text = "Make your guess first: the answer appears here."
+        return mo.Html(tag("p", text, class_="tt-box tt-answer"))
+    said = tag("p", tag("span", escape(str(answer)), class_="tt-number"))
+    if guess is not None:
+        said = tag("p", f"You said {escape(f'{guess}')}.") + said
+    inside = tag("div", said, mo.md(because).text, class_="tt-box tt-answer")
+    return mo.Html(inside if guess is not None else _fold("the answer", inside))
+
+
+def quiz(question: str, right: str, because: str, wrong: Mapping[str, str]) -> mo.Html:
+    """A question that answers back: each choice opens on why it is right, or why not. wrong:
+    choice -> why not."""
+    answers = {right: ("tt-right", f"Yes. {because}")}
+    answers |= {choice: ("tt-wrong", f"No. {why}") for choice, why in wrong.items()}
+    name = f"quiz-{zlib.crc32(question.encode()):08x}"
+    made = [
+        tag("details", tag("summary", _inline(choice)), tag("p", _inline(why)), class_=kind,
+            name=name)
+        for choice, (kind, why) in sorted(answers.items(), key=lambda a: zlib.crc32(a[0].encode()))
+    ]  # fmt: skip
+    asked = tag("p", _inline(question))
+    return mo.Html(tag("div", tag("div", asked, *made, class_="tt-quiz"), class_="tt-box"))
+
+
+def _inline(text: str) -> str:
+    """Text with `code` in it."""
+    parts = escape(text).split("`")
+    return "".join(tag("code", p) if n % 2 else p for n, p in enumerate(parts))
