@@ -43,7 +43,9 @@ class EngineConfig:
     num_host_blocks: int = 0
     seed: int | None = None  # of requests that give none; None: fresh randomness for each
     logits_processors: tuple[str, ...] = ()  # "module:Class" of each plug-in, in their order
-    executor: str = "executor.uniproc.UniprocExecutor"  # imported by name from this package
+    # "uniproc" (torch), "plain" (nothing but Python, for the smallest models), "auto": plain only
+    # where there is no torch; or a class of this package, "executor.uniproc.UniprocExecutor".
+    executor: str = "auto"
     trace_file: str | None = None  # write every step's messages and reasons there
     debug: bool = False  # poison what nobody may read (rule 11); also MINIVLLM_DEBUG=1
 

