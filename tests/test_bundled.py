@@ -99,5 +99,5 @@ def test_the_config_says_where_a_story_ends_and_how_long_one_may_be(name):
 
 
 def test_an_executor_that_does_not_exist_is_named_beside_those_that_do():
-    with pytest.raises(ValueError, match="executor='fast' is not there .*auto, uniproc, plain"):
+    with pytest.raises(ValueError, match=r"executor='fast' is not there .*auto, uniproc, plain"):
         LLM("tiny", executor="fast")

@@ -93,8 +93,9 @@ def _what_it_is_not(name: str, path: str) -> str:
         return f"{name} is neither a .gguf file nor a checkpoint folder"
     if "/" in name or os.sep in name or name.endswith(".gguf"):
         return f"{name} does not exist"
+    known = ", ".join((*BUNDLED, *MODELS))
     return (
-        f"model {name!r} is not known: give a known name ({', '.join((*BUNDLED, *MODELS))}), a .gguf file, a "
+        f"model {name!r} is not known: give a known name ({known}), a .gguf file, a "
         f"folder with config.json and safetensors, or organization/model of the Hugging Face Hub"
     )
 
