@@ -24,26 +24,45 @@ from .home.catalog import ROOT, Course
 from .home.notebooks import HOST, LESSONS, Notebooks, free_port
 
 HOME_PORT, LESSON_PORT = 2719, 2720  # the first choice; beside marimo's own 2718
+ENDS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    # uvicorn raises the signal that ended it once more: this time it means nothing.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda *_: None)
+    hear_signals()
     print("Token by Token: the course on this machine\n", flush=True)
     port = free_port(args.port)
     notebooks = Notebooks(port=LESSON_PORT, home=f"http://{HOST}:{port}/")
     try:
         notebooks.start()
         home = Home(Course(), notebooks, port)
-        return check(home) if args.check else serve(home, args)
+        if args.check:
+            check(home)
+        else:
+            serve(home, args)
+    except KeyboardInterrupt:
+        pass
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     finally:
+        for name in ENDS:
+            signal.signal(name, signal.SIG_IGN)  # it ends already, in a few seconds
         notebooks.stop()
+    print("\nStopped." if args.check else "\nStopped. What you did is kept: `make learn` goes on.")
+    return 0
+
+
+def hear_signals() -> None:
+    """Whatever ends us ends in order. uvicorn hears the first two itself while it serves."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    if hasattr(signal, "SIGHUP"):  # the terminal was closed
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -66,7 +85,8 @@ def server_of(home: Home) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(home: Home, args: argparse.Namespace) -> int:
+def serve(home: Home, args: argparse.Namespace) -> None:
+    """Until a signal ends it."""
     print(f"  {home.address}\n")
     if not args.no_browser and has_browser():
         print("It opens in your browser.", end=" ")
@@ -78,11 +98,9 @@ def serve(home: Home, args: argparse.Namespace) -> int:
         ports = " ".join(f"-L {p}:{HOST}:{p}" for p in (home.port, home.notebooks.port))
         print(f"From another machine, first: ssh {ports} <this machine>", flush=True)
     server_of(home).run()
-    print("\nStopped. What you did is kept; `make learn` goes on from there.")
-    return 0
 
 
-def check(home: Home) -> int:
+def check(home: Home) -> None:
     """Each thing that a reader would do first, done once. Raises ValueError where one fails."""
     print("No terminal is here, so this shows that everything works, and ends.\n")
     server = server_of(home)
@@ -106,8 +124,7 @@ def check(home: Home) -> int:
     finally:
         server.should_exit = True
         thread.join()
-    print("\nStopped. In a terminal, `make learn` opens the course in your browser.")
-    return 0
+    print("\nIn a terminal, `make learn` opens the course in your browser.")
 
 
 def wait_for(opener: urllib.request.OpenerDirector, address: str, give_up_s: float = 30) -> str:

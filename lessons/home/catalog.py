@@ -6,14 +6,14 @@ here without running the notebook. A lesson is done when its lab has passed.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from labs.manifest import LabInfo, all_labs
 from labs.progress import LabProgress, Progress
 
+from ..show import metadata
 from .notebooks import LESSONS
 from .places import Place, Places
 
@@ -32,7 +32,7 @@ class Lesson:
     part: str
     question: str
     minutes: int
-    lab: str = ""  # its slug
+    lab: str  # its slug, "" for none
 
 
 @dataclass
@@ -137,22 +137,9 @@ class Course:
 
 
 def read_lesson(path: Path) -> Lesson:
-    """Raises ValueError, naming the notebook, where its dict is missing or lacks something."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LESSON":
-            found = ast.literal_eval(node.value)
-            title = found.get("title") or found["slug"].replace("_", " ").capitalize()
-            return Lesson(
-                path.stem,
-                found["number"],
-                found["slug"],
-                title,
-                found["part"],
-                found["question"],
-                found["minutes"],
-                found["lab"],
-            )
-    raise ValueError(f"{path}: it has no LESSON")
+    """Raises ValueError, naming the notebook, if it does not say what it is."""
+    said = metadata(path)
+    return Lesson(path.stem, **{f.name: said[f.name] for f in fields(Lesson) if f.name != "name"})
 
 
 def choose_next(entries: Sequence[Entry], latest: str | None) -> Entry | None:

@@ -69,6 +69,7 @@ class Notebooks:
                     f"marimo, which shows the lessons, did not start. It said:\n{said}"
                 )
             time.sleep(0.1)
+        key_file.unlink()
 
     def answers(self) -> bool:
         try:
