@@ -7,33 +7,156 @@ from __future__ import annotations
 
 import random
 
-GIRLS = "Lily Mia Anna Rosa Zoe Ella Nina Ruby Sara Lucy Maya Ida".split()
-BOYS = "Tom Ben Sam Max Leo Finn Jack Omar Hugo Tim Noah Paul".split()
-ANIMALS = (
-    "bear cat dog fox frog duck mouse rabbit bird owl fish pony cow hen pig sheep turtle squirrel "
-    "hedgehog elephant lion monkey penguin goat bee snail"
-).split()
-SIZES = "small little big tiny young old".split()
-MOODS = "kind brave shy happy hungry sleepy curious lonely funny clever".split()
-COLOURS = "red blue green yellow white brown".split()
-TOYS = "ball kite drum boat hat bell book box cup doll coat lamp basket bike wagon".split()
-FOODS = "apple cake pie carrot pear cookie plum nut bun".split()
-BAKED = "cake pie cookie bun".split()
-PLACES = {"garden": "in", "park": "in", "forest": "in", "beach": "at", "hill": "on", "river": "by",
-          "farm": "on", "pond": "by", "house": "in", "field": "in", "barn": "in", "meadow": "in",
-          "lake": "by", "village": "in", "market": "at", "school": "at"}  # fmt: skip
-HIDING = ["under a leaf", "behind the door", "in the tall grass", "under the bed", "in a tree",
-          "behind a rock", "by the gate", "in the snow", "near the old bridge"]  # fmt: skip
-TIMES = ["One day", "One morning", "One night", "One sunny day", "One rainy day", "In the spring",
-         "One cold morning", "After lunch", "One windy day", "In the evening"]  # fmt: skip
-FAMILY = "mother father grandma grandpa brother sister friend teacher".split()
-DEEDS = ["sing a song", "bake a cake", "fly a kite", "build a house", "find a friend", "swim in "
-         "the lake", "see the moon", "climb the hill", "plant a tree", "paint a picture", "learn "
-         "to dance", "help the farmer", "make a boat", "catch a fish", "ride a bike", "go to the "
-         "market", "look at the stars", "play in the rain", "jump over the fence", "read a "
-         "book"]  # fmt: skip
-FEARS = ["the dark", "the rain", "the big dog", "the thunder", "the deep water", "the wind",
-         "the tall tree", "loud noises"]  # fmt: skip
+GIRLS = [
+    "Lily",
+    "Mia",
+    "Anna",
+    "Rosa",
+    "Zoe",
+    "Ella",
+    "Nina",
+    "Ruby",
+    "Sara",
+    "Lucy",
+    "Maya",
+    "Ida",
+]
+BOYS = ["Tom", "Ben", "Sam", "Max", "Leo", "Finn", "Jack", "Omar", "Hugo", "Tim", "Noah", "Paul"]
+ANIMALS = [
+    "bear",
+    "cat",
+    "dog",
+    "fox",
+    "frog",
+    "duck",
+    "mouse",
+    "rabbit",
+    "bird",
+    "owl",
+    "fish",
+    "pony",
+    "cow",
+    "hen",
+    "pig",
+    "sheep",
+    "turtle",
+    "squirrel",
+    "hedgehog",
+    "elephant",
+    "lion",
+    "monkey",
+    "penguin",
+    "goat",
+    "bee",
+    "snail",
+]
+SIZES = ["small", "little", "big", "tiny", "young", "old"]
+MOODS = [
+    "kind",
+    "brave",
+    "shy",
+    "happy",
+    "hungry",
+    "sleepy",
+    "curious",
+    "lonely",
+    "funny",
+    "clever",
+]
+COLOURS = ["red", "blue", "green", "yellow", "white", "brown"]
+TOYS = [
+    "ball",
+    "kite",
+    "drum",
+    "boat",
+    "hat",
+    "bell",
+    "book",
+    "box",
+    "cup",
+    "doll",
+    "coat",
+    "lamp",
+    "basket",
+    "bike",
+    "wagon",
+]
+FOODS = ["apple", "cake", "pie", "carrot", "pear", "cookie", "plum", "nut", "bun"]
+BAKED = ["cake", "pie", "cookie", "bun"]
+PLACES = {
+    "garden": "in",
+    "park": "in",
+    "forest": "in",
+    "beach": "at",
+    "hill": "on",
+    "river": "by",
+    "farm": "on",
+    "pond": "by",
+    "house": "in",
+    "field": "in",
+    "barn": "in",
+    "meadow": "in",
+    "lake": "by",
+    "village": "in",
+    "market": "at",
+    "school": "at",
+}
+HIDING = [
+    "under a leaf",
+    "behind the door",
+    "in the tall grass",
+    "under the bed",
+    "in a tree",
+    "behind a rock",
+    "by the gate",
+    "in the snow",
+    "near the old bridge",
+]
+TIMES = [
+    "One day",
+    "One morning",
+    "One night",
+    "One sunny day",
+    "One rainy day",
+    "In the spring",
+    "One cold morning",
+    "After lunch",
+    "One windy day",
+    "In the evening",
+]
+FAMILY = ["mother", "father", "grandma", "grandpa", "brother", "sister", "friend", "teacher"]
+DEEDS = [
+    "sing a song",
+    "bake a cake",
+    "fly a kite",
+    "build a house",
+    "find a friend",
+    "swim in the lake",
+    "see the moon",
+    "climb the hill",
+    "plant a tree",
+    "paint a picture",
+    "learn to dance",
+    "help the farmer",
+    "make a boat",
+    "catch a fish",
+    "ride a bike",
+    "go to the market",
+    "look at the stars",
+    "play in the rain",
+    "jump over the fence",
+    "read a book",
+]
+FEARS = [
+    "the dark",
+    "the rain",
+    "the big dog",
+    "the thunder",
+    "the deep water",
+    "the wind",
+    "the tall tree",
+    "loud noises",
+]
 
 # {who} is a name or an animal with its article; {he}, {his}, {him} agree with it; {other} is
 # somebody else. One sentence or two, so that there is something to go on from.
@@ -78,14 +201,30 @@ def opening(rng: random.Random) -> str:
     his, him = ("his", "him") if he == "he" else ("her", "her")
     place = rng.choice(list(PLACES))
     words = {
-        "who": who, "Who": _capital(who), "other": other, "Other": _capital(other),
-        "other_short": _definite(other), "a_animal": _with_article(animal),
-        "he": he, "He": he.capitalize(), "his": his, "His": his.capitalize(), "him": him,
-        "time": rng.choice(TIMES), "place": place, "at": PLACES[place], "toy": rng.choice(TOYS),
-        "food": rng.choice(FOODS), "baked": rng.choice(BAKED), "colour": rng.choice(COLOURS),
-        "mood": rng.choice(MOODS), "hiding": rng.choice(HIDING), "family": rng.choice(FAMILY),
-        "deed": rng.choice(DEEDS), "fear": rng.choice(FEARS),
-    }  # fmt: skip
+        "who": who,
+        "Who": _capital(who),
+        "other": other,
+        "Other": _capital(other),
+        "other_short": _definite(other),
+        "a_animal": _with_article(animal),
+        "he": he,
+        "He": he.capitalize(),
+        "his": his,
+        "His": his.capitalize(),
+        "him": him,
+        "time": rng.choice(TIMES),
+        "place": place,
+        "at": PLACES[place],
+        "toy": rng.choice(TOYS),
+        "food": rng.choice(FOODS),
+        "baked": rng.choice(BAKED),
+        "colour": rng.choice(COLOURS),
+        "mood": rng.choice(MOODS),
+        "hiding": rng.choice(HIDING),
+        "family": rng.choice(FAMILY),
+        "deed": rng.choice(DEEDS),
+        "fear": rng.choice(FEARS),
+    }
     text = pattern.format(**words)
     return _capital(text.replace("a apple", "an apple"))
 

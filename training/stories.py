@@ -13,12 +13,16 @@ import random
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .openings import opening
 
+if TYPE_CHECKING:
+    from minivllm import LLM
+
 SHARD = 384
 
-# What the model imitates: a shard shows it two of these. Written for this purpose.
+# What the model imitates: a shard shows it one of these. Written for this purpose.
 EXAMPLES = [
     "Lily has a red kite. She takes it to the hill. The wind is strong, and the kite goes up, up, "
     "up. Then the string breaks, and the kite lands in a tree. Lily is sad. A kind man with a "
@@ -90,42 +94,59 @@ def _opens_well(sentence: str) -> bool:
     return bool(first) and (first[0].isupper() or sentence[0] not in '"ABCDEFGHIJKLMNOPQRSTUVWXYZ')
 
 
-def write_shards(folder: Path, first: int, step: int, last: int, threads: int) -> None:
-    """Write shards first, first + step, ... below last, those that are not there yet."""
+def write(folder: str, until: str, first: str, step: str) -> None:
+    """A writer's whole life: shards first, first + step, ... those that are not there yet, one
+    after another while time.time() is below `until` and whoever started it lives."""
     import torch
 
-    from minivllm import LLM, SamplingParams
+    from minivllm import LLM
 
-    torch.set_num_threads(threads)
-    folder.mkdir(parents=True, exist_ok=True)
-    llm = None
-    for number in range(first, last, step):
-        path = folder / f"{number:04}.json"
-        if path.exists():
-            continue
-        llm = llm or LLM("smollm2-135m", max_num_seqs=128)
-        began = time.monotonic()
-        rng = random.Random(f"stories {number}")
-        shown = BETWEEN.join([*rng.sample(EXAMPLES, 2), ""])
-        openings = [opening(rng) for _ in range(SHARD)]
-        params = [
-            SamplingParams(
-                temperature=0.7, min_p=0.08, frequency_penalty=0.3, presence_penalty=0.3,
-                max_tokens=112, stop=["###", "\n\n"], seed=number * SHARD + i,
-            )
-            for i in range(SHARD)
-        ]  # fmt: skip
-        outs = llm.generate([shown + text for text in openings], params)
-        raw = [text + out.outputs[0].text for text, out in zip(openings, outs)]
-        stories = [story for story in map(fit_part, raw) if story]
-        tokens = sum(len(out.outputs[0].token_ids) for out in outs)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(stories, indent=0))
-        temporary.replace(path)
-        seconds = time.monotonic() - began
-        letters = sum(map(len, stories))
-        print(
-            f"shard {number}: kept {len(stories)} of {SHARD} stories, {letters:,} letters; "
-            f"{tokens / seconds:.0f} tokens/s, {seconds:.0f} s",
-            flush=True,
+    torch.set_num_threads(1)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    llm = LLM("smollm2-135m", max_num_seqs=128)
+    number, parent = int(first), os.getppid()
+    while time.time() < float(until) and os.getppid() == parent:
+        path = Path(folder, f"{number:04}.json")
+        if not path.exists():
+            print(write_shard(llm, number, path), flush=True)
+        number += int(step)
+
+
+def write_shard(llm: LLM, number: int, path: Path) -> str:
+    """Write the shard and return a line about it."""
+    from minivllm import SamplingParams
+
+    began = time.monotonic()
+    rng = random.Random(f"stories {number}")
+    shown = rng.choice(EXAMPLES) + BETWEEN
+    openings = [opening(rng) for _ in range(SHARD)]
+    params = [
+        SamplingParams(
+            temperature=0.7, min_p=0.08, frequency_penalty=0.3, presence_penalty=0.3,
+            max_tokens=112, stop=["###", "\n\n"], seed=number * SHARD + i,
         )
+        for i in range(SHARD)
+    ]  # fmt: skip
+    outs = llm.generate([shown + text for text in openings], params)
+    raw = [text + out.outputs[0].text for text, out in zip(openings, outs)]
+    stories = [story for story in map(fit_part, raw) if story]
+    seconds = time.monotonic() - began
+    temporary = path.with_suffix(".partial")
+    temporary.write_text(json.dumps({"seconds": round(seconds, 1), "stories": stories}, indent=0))
+    temporary.replace(path)
+    tokens = sum(len(out.outputs[0].token_ids) for out in outs)
+    return (
+        f"shard {number}: kept {len(stories)} of {SHARD} stories, "
+        f"{sum(map(len, stories)):,} letters; {tokens / seconds:.0f} tokens/s, {seconds:.0f} s"
+    )
+
+
+def read_shard(path: Path) -> tuple[float, list[str]]:
+    """(seconds that it took, its stories)."""
+    shard = json.loads(path.read_text())
+    return shard["seconds"], shard["stories"]
+
+
+def seconds_spent(folder: Path) -> float:
+    """By all writers together, on the shards that are there."""
+    return sum(read_shard(path)[0] for path in folder.glob("*.json"))
