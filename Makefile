@@ -4,7 +4,6 @@
 PYTHON ?= python3
 # Which torch to install: auto (the NVIDIA build where there is such a card), cpu, cu130, ...
 TORCH ?= auto
-MODEL ?= smollm2-135m
 # Test processes at once; each keeps to one thread.
 JOBS ?= 2
 
@@ -24,8 +23,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-learn: $(VENV)/.learn-ready  ## set everything up and talk to a real model on this machine
-	@$(BIN)/minivllm chat -m $(MODEL)
+learn: $(VENV)/.learn-ready  ## set everything up and open the course in your browser
+	@$(BIN)/python -m lessons
 
 test: $(VENV)/.test-ready  ## run every test (the ten slowest are named at the end)
 	$(PYTEST)

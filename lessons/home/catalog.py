@@ -53,8 +53,18 @@ class Entry:
         return bool(self.progress.passed)
 
     @property
+    def stage(self) -> str:
+        """done | begun | new"""
+        is_begun = self.place.opened or self.is_started
+        return "done" if self.is_done else "begun" if is_begun else "new"
+
+    @property
     def number(self) -> int:
         return self.lesson.number if self.lesson else self.lab.number
+
+    @property
+    def is_read(self) -> bool:
+        return 0 < self.place.num_acts == self.place.act
 
     @property
     def lesson_status(self) -> str:

@@ -28,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
         return 1
     from .speed import expected_speed
 
-    labs = f"python -m labs, in {PROJECT}" if (PROJECT / "labs").is_dir() else "in a checkout only"
     print(f"\nyour machine: {expected_speed()}")
-    print(f"labs: {labs}; lessons: there are none yet")
+    if (PROJECT / "lessons").is_dir():
+        print(f"in {PROJECT}: python -m lessons opens the course, python -m labs lists the labs")
+    else:
+        print("lessons and labs: in a checkout only")
     return 0

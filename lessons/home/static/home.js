@@ -1,4 +1,6 @@
 // A command is copied at a click, and the page is read anew when you come back to it.
+window.name = "course_home"; // a lesson links back to this very tab
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
