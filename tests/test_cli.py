@@ -368,14 +368,15 @@ def test_the_doctor_finds_nothing_missing_where_tests_run(capsys, smollm2):
     status, rows, end = doctor_lines(capsys)
     assert status == 0
     names = (
-        "Python torch numpy tokenizers jinja2 device bfloat16 memory disk model matplotlib numba"
+        "Python torch numpy tokenizers jinja2 device bfloat16 memory disk model matplotlib "
+        "marimo numba Triton g++ Chromium"
     )
-    assert [*rows] == [*names.split(), "Triton", "g++", "Chromium"]
+    assert [*rows] == names.split()
     assert {word for word, _ in rows.values()} <= {"ok", "optional"}
     assert rows["model"] == ("ok", smollm2)
-    assert re.match(
-        r"your machine: smollm2-135m in \w+ on \w+, about \d+ tokens/s\nlabs: .*; lessons", end
-    )
+    speed, course = end.splitlines()
+    assert re.fullmatch(r"your machine: smollm2-135m in \w+ on \w+, about \d+ tokens/s", speed)
+    assert course.startswith(f"in {ROOT}: python -m lessons ")
 
 
 def test_the_doctor_works_without_torch_and_names_the_first_thing_to_mend(capsys, monkeypatch):

@@ -43,12 +43,14 @@ def all_checks() -> Iterator[Check]:
             yield Check(name, "optional", "not known until torch imports")
     yield check_disk()
     yield check_model(DEFAULT_MODEL)
-    yield check_matplotlib()
+    yield check_optional_library("matplotlib", "nothing but pictures needs it")
+    yield check_optional_library("marimo", "nothing but the lessons needs it")
     yield check_numba()
     yield check_triton()
-    yield check_program("g++", ("g++", "clang++"), "apt-get install g++")
+    yield check_program("g++", ("g++", "clang++"), "nothing uses it yet", "apt-get install g++")
     names = ("chromium", "chromium-browser", "google-chrome")
-    yield check_program("Chromium", names, "apt-get install chromium")
+    needs = "nothing but tests of pages needs it"
+    yield check_program("Chromium", names, needs, "apt-get install chromium")
 
 
 def check_python(version: tuple[int, ...]) -> Check:
@@ -131,11 +133,11 @@ def check_model(name: str) -> Check:
     return Check("model", "optional", found, f"minivllm pull {name}")
 
 
-def check_matplotlib() -> Check:
-    check = check_library("matplotlib")
+def check_optional_library(name: str, needed_by: str) -> Check:
+    check = check_library(name)
     if check.status == "ok":
         return check
-    return replace(check, status="optional", found=f"{check.found}; nothing but pictures needs it")
+    return replace(check, status="optional", found=f"{check.found}; {needed_by}")
 
 
 def check_numba() -> Check:
@@ -159,9 +161,9 @@ def check_triton() -> Check:
         return Check("Triton", "optional", "not installed; nothing uses it yet")
 
 
-def check_program(name: str, commands: tuple[str, ...], mend: str) -> Check:
+def check_program(name: str, commands: tuple[str, ...], needed_by: str, mend: str) -> Check:
     path = next(filter(None, map(shutil.which, commands)), None)
     if path is None:
-        return Check(name, "optional", "not found; nothing uses it yet", mend)
+        return Check(name, "optional", f"not found; {needed_by}", mend)
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     return Check(name, "ok", said.partition("\n")[0].strip() or path)
