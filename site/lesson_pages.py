@@ -1,0 +1,185 @@
+"""A page for each lesson, and the list of them, made from the notebooks.
+
+A page stands alone: the notebook's prose and shown code, and what its cells computed when the site
+was built. HTML goes round Markdown in numbered slots, so that it arrives as it left.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from notebooks import ROOT, Cell, find_lessons, run_lesson
+
+sys.path.insert(0, str(ROOT))
+
+from lessons.show import RUNS_ON, metadata
+
+CACHE = Path(__file__).parent / "build" / "lessons"
+HEADER = re.compile(r'<style>.*?</style>\s*<header class="tt-head">.*?</header>', re.S)
+SOURCE = re.compile(r'href="source:minivllm/([^":]+):(\d+)"')
+
+
+@dataclass
+class Page:
+    """Markdown with slots, and what goes into them."""
+
+    markdown: str
+    slots: list[str] = field(default_factory=list)
+
+    def slot(self, html: str) -> str:
+        self.slots.append(html)
+        return f'\n\n<div data-slot="{len(self.slots) - 1}"></div>\n\n'
+
+
+@dataclass(frozen=True)
+class Lesson:
+    notebook: Path
+    about: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        return f"lessons/{self.notebook.stem}.md"
+
+    @property
+    def number(self) -> str:
+        return self.notebook.stem[:2]
+
+    @property
+    def in_browser(self) -> bool:
+        return self.about["runs_on"] == "browser"
+
+
+def lessons() -> list[Lesson]:
+    return [Lesson(notebook, metadata(notebook)) for notebook in find_lessons()]
+
+
+def lesson_page(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) -> Page:
+    """room_of: an engine file ("kvcache/block_pool.py") -> the path of its room's page."""
+    page = Page("")
+    parts = [front_matter(lesson), f"# {lesson.about['title']}\n"]
+    parts.append(page.slot(opening(lesson, known, room_of)))
+    for cell in run_lesson(lesson.notebook, CACHE):
+        html = HEADER.sub("", cell.html)  # this page has a head of its own
+        html = SOURCE.sub(lambda m: f'href="../{room_of[m[1]]}#{anchor(m[1])}-{m[2]}"', html)
+        parts.append(cell_markdown(page, Cell(cell.code, html)))
+    page.markdown = "\n".join(parts)
+    return page
+
+
+def front_matter(lesson: Lesson) -> str:
+    question = str(lesson.about["question"]).replace('"', "'")
+    return (
+        f'---\ntitle: "{lesson.number} {lesson.about["title"]}"\ndescription: "{question}"\n---\n'
+    )
+
+
+def cell_markdown(page: Page, cell: Cell) -> str:
+    """Headings as Markdown, so that they enter the table of contents; the rest in slots."""
+    code = f"\n\n``` python\n{cell.code}\n```\n\n" if cell.code else ""
+    out = []
+    for piece in re.split(r"(<h[1-4][^>]*>.*?</h[1-4]>)", cell.html, flags=re.S):
+        heading = re.fullmatch(r"<h([1-4])[^>]*>(.*?)</h\1>", piece, re.S)
+        if heading:
+            level = max(int(heading[1]), 2)
+            # The notebook's own title stands at the top of the page already.
+            if int(heading[1]) > 1:
+                out.append(f"\n\n{'#' * level} {heading[2].strip()}\n\n")
+        else:
+            out.append(piece)
+    html = "".join(out)
+    if not html.strip():
+        return code
+    return code + headings_apart(page, html)
+
+
+def headings_apart(page: Page, html: str) -> str:
+    """Slots between heading lines. A heading inside of other elements stays HTML."""
+    pieces = re.split(r"(\n\n#{2,4} [^\n]*\n\n)", html)
+    if len(pieces) == 1 or not html.lstrip().startswith('<span class="markdown'):
+        return page.slot(wrap(re.sub(r"\n\n(#{2,4}) ([^\n]*)\n\n", as_heading, html)))
+    inner = re.sub(r'^\s*<span class="markdown[^>]*>|</span>\s*$', "", html)
+    pieces = re.split(r"(\n\n#{2,4} [^\n]*\n\n)", inner)
+    return "".join(
+        piece if index % 2 else (page.slot(wrap(piece)) if piece.strip() else "")
+        for index, piece in enumerate(pieces)
+    )
+
+
+def as_heading(match: re.Match) -> str:
+    level = len(match[1])
+    return f"<h{level}>{match[2]}</h{level}>"
+
+
+def wrap(html: str) -> str:
+    return f'<div class="cell">{html}</div>'
+
+
+def opening(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) -> str:
+    """Question, facts, and the way into the live lesson."""
+    about = lesson.about
+    titles = {other.about["slug"]: other for other in known}
+    needs = ", ".join(
+        link(f"{titles[slug].notebook.stem}.html", titles[slug].about["title"])
+        if slug in titles
+        else escape(slug.replace("_", " "))
+        for slug in about["needs"]
+    )
+    files = ", ".join(
+        link(f"../{room_of[f]}#{anchor(f)}", f"<code>{escape(f)}</code>")
+        for f in (path.removeprefix("minivllm/") for path in about["reads"])
+        if f in room_of
+    )
+    facts = [
+        ("part", escape(str(about["part"]))),
+        ("takes", f"about {about['minutes']} minutes"),
+        ("runs", RUNS_ON[about["runs_on"]]),
+        ("needs", needs or "nothing"),
+        ("reads", files),
+        (
+            "lab",
+            f"<code>python -m labs start {escape(about['lab'])}</code>" if about["lab"] else "",
+        ),
+    ]
+    rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value)
+    lead = f'<p class="lead">{escape(about["question"])}</p>'
+    return f"{lead}{run_it_here(lesson)}<dl class='facts'>{rows}</dl>"
+
+
+def run_it_here(lesson: Lesson) -> str:
+    if not lesson.in_browser:
+        return ""
+    stem = lesson.notebook.stem
+    return (
+        f'<div class="run"><a class="button first" href="../run/{stem}/index.html" '
+        f'data-title="{escape(lesson.number + " " + lesson.about["title"])}">Run it here</a>'
+        "<p>The whole lesson, live: Python starts in this page (about 20 MB, once), every cell can "
+        "be changed, and the lab is checked here too. Below is the lesson as it was computed when "
+        "the site was built.</p></div>"
+    )
+
+
+def link(target: str, text: str) -> str:
+    return f'<a href="{escape(target)}">{text}</a>'
+
+
+def anchor(file: str) -> str:
+    """Where a file begins on its room's page."""
+    return re.sub(r"[^a-z0-9]+", "-", file.lower()).strip("-")
+
+
+def lessons_list(known: list[Lesson], base: str) -> str:
+    """An HTML list, by number. base: the way from the page to lessons/, with its slash."""
+    items = "".join(
+        f'<li><span class="num">{lesson.number}</span><div>'
+        f"<h3>{link(f'{base}{lesson.notebook.stem}.html', escape(lesson.about['title']))}</h3>"
+        f"<p>{escape(lesson.about['question'])}</p>"
+        f'<p class="facts">{escape(str(lesson.about["part"]))} · {lesson.about["minutes"]} minutes · '
+        f"{'runs in the browser' if lesson.in_browser else 'runs on your machine'}</p></div></li>"
+        for lesson in known
+    )
+    return f'<ol class="lessons">{items}</ol>'
