@@ -21,6 +21,7 @@ WAITING, PREEMPTED, FINISHED = "waiting", "preempted", "finished"  # of a reques
 # Memory without a token: promised to one that will come, or to one that never will, or free in
 # holes that are too small.
 RESERVED, INSIDE, OUTSIDE = "reserved", "inside", "outside"
+TOKENLESS = (RESERVED, INSIDE, OUTSIDE, FREE)
 SAID = {NEW, PREFILL, DECODE, PREEMPTED}  # kinds that a table of the same facts has to name
 
 

@@ -48,8 +48,8 @@ from .svg import Drawing, tag
 
 __all__ = [
     "Engine", "LabState", "counters", "engine", "header", "lab_command", "lab_in_page",
-    "lab_result", "metadata", "picture", "predict", "quiz", "reveal", "show", "unchanged",
-    "use_my_code",
+    "lab_result", "metadata", "picture", "predict", "quiz", "quizzes", "reveal", "show",
+    "unchanged", "use_my_code",
 ]  # fmt: skip
 
 KEYS = (
@@ -217,6 +217,30 @@ def quiz(question: str, right: str, because: str, wrong: Mapping[str, str]) -> m
     ]  # fmt: skip
     asked = tag("p", _inline(question))
     return mo.Html(tag("div", tag("div", asked, *made, class_="tt-quiz"), class_="tt-box"))
+
+
+def quizzes(text: str) -> mo.Html:
+    """Several quizzes, written as text. A line that begins with ? asks, + is the right choice, -
+    a wrong one, each with its reason behind "=>"; an indented line goes on."""
+    made: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in dedent(text).strip().replace("\n  ", " ").splitlines():
+        mark, said = line[:1], line[1:].strip()
+        if mark == "?":
+            made.append((said, []))
+        elif mark in ("+", "-") and made and "=>" in said:
+            made[-1][1].append((mark, said))
+        elif line.strip():
+            raise ValueError(f"neither a question nor a choice with its reason: {line!r}")
+    return mo.Html("".join(_quiz(question, choices).text for question, choices in made))
+
+
+def _quiz(question: str, choices: Sequence[tuple[str, str]]) -> mo.Html:
+    pairs = [(mark, *map(str.strip, said.split("=>"))) for mark, said in choices]
+    right = [(choice, why) for mark, choice, why in pairs if mark == "+"]
+    if len(right) != 1:
+        raise ValueError(f"{question!r} has {len(right)} right choices; it should have one")
+    wrong = {choice: why for mark, choice, why in pairs if mark == "-"}
+    return quiz(question, *right[0], wrong)
 
 
 def _inline(text: str) -> str:
