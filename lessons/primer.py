@@ -38,14 +38,17 @@ class Look:
 
 def look(llm: LLM, text: str) -> Look:
     """Ask the model for the token after a text. Raises ValueError if it is too long or empty."""
+    return look_after(llm, text, llm.tokenizer.encode(text))
+
+
+def look_after(llm: LLM, text: str, token_ids: Sequence[int]) -> Look:
+    """`look` at a text that is in tokens already."""
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=NUM_SHOWN)
-    (out,) = llm.generate([text], params)
+    (out,) = llm.generate([list(token_ids)], params)
     tokens = tuple((i, piece(llm, i)) for i in out.prompt_token_ids)
     scored = sorted(out.outputs[0].logprobs[0].items(), key=lambda item: item[1].rank)
     best = tuple((piece(llm, i), math.exp(one.logprob)) for i, one in scored[:NUM_SHOWN])
-    return Look(
-        text, tokens, best, llm.engine.vocab_size, num_weights(llm.engine.core.executor.model)
-    )
+    return Look(text, tokens, best, llm.engine.vocab_size, num_weights(llm))
 
 
 def piece(llm: LLM, token_id: int) -> str:
@@ -58,8 +61,9 @@ def piece(llm: LLM, token_id: int) -> str:
     return shown if is_seen else " ".join(f"{byte:02x}" for byte in raw)
 
 
-def num_weights(model: PlainModel) -> int:
-    """How many numbers a plain model is made of."""
+def num_weights(llm: LLM) -> int:
+    """How many numbers the model of a PlainExecutor is made of."""
+    model: PlainModel = llm.engine.core.executor.model
     total = sum(map(len, model.embedding)) + len(model.norm)
     if model.head.weight is not model.embedding:
         total += sum(map(len, model.head.weight))
@@ -221,6 +225,12 @@ def primer(seen: Look) -> str:
     )
 
 
+def story(prompt: str, answer: str, problem: str = "") -> str:
+    """A prompt and what was written after it, as HTML; and what is odd about that."""
+    said = f'<p class="tt-odd">{escape(problem)}</p>' if problem else ""
+    return f'<div class="tt-story"><p>{escape(prompt)}<mark>{escape(answer)}</mark></p>{said}</div>'
+
+
 CSS = """
 .tt-primer{list-style:none;padding:0;margin:1rem 0;display:grid;gap:1.4rem 2rem;
 grid-template-columns:repeat(auto-fill,minmax(min(312px,100%),1fr));counter-reset:tt}
@@ -229,5 +239,10 @@ grid-template-columns:repeat(auto-fill,minmax(min(312px,100%),1fr));counter-rese
 .tt-primer h4::before{content:counter(tt) " ";color:var(--tt-decode)}
 .tt-primer svg{display:block;max-width:100%;height:auto}
 .tt-primer p{margin:.5rem 0 0;font:14px/1.5 var(--tt-sans);color:var(--tt-ink)}
+.tt-story{max-width:680px;margin:.8rem 0;padding:.1rem 0 .1rem 1rem;
+border-left:4px solid var(--tt-decode);color:var(--tt-ink)}
+.tt-story p{margin:.3rem 0;font:17px/1.6 var(--tt-sans);overflow-wrap:anywhere}
+.tt-story mark{background:var(--tt-decode-soft);color:var(--tt-ink);border-radius:3px}
+.tt-story .tt-odd{font:600 15px/1.5 var(--tt-sans);color:var(--tt-warn)}
 abbr.mv-term{text-decoration:underline dotted;text-underline-offset:.2em;cursor:help}
 """

@@ -52,6 +52,7 @@ class Walk:
     prompt: str
     num_prompt_tokens: int
     stops: tuple[Stop, ...]
+    num_computed: int  # tokens, over all plans
 
 
 def record(llm: LLM, prompt: str, params: SamplingParams) -> Walk:
@@ -103,7 +104,8 @@ def walk_of(
         path.compute(plan, result)
         if result.sampled[0]:
             path.way_out(outputs[0], reports[0], tokenizer)
-    return Walk(prompt, path.num_prompt_tokens, tuple(path.stops))
+    num_computed = sum(plan.num_tokens for _, plan, _, _ in steps)
+    return Walk(prompt, path.num_prompt_tokens, tuple(path.stops), num_computed)
 
 
 class Path:
