@@ -87,7 +87,7 @@ def test_engines_are_compared_side_by_side(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(peers, "WORKER", engine)
     monkeypatch.setattr(peers, "wait_quiet", lambda: None)
-    specs = [f"{name}={sys.executable}:fake:{pace}" for name, pace in (("a", 0.5), ("b", 0.25))]
+    specs = [f"{name}={sys.executable}:hf:{pace}" for name, pace in (("a", 0.5), ("b", 0.25))]
     argv = ["peers", "--tests", "decode:2,batch32", "--repeats", "1", "--json", "out.json"]
     monkeypatch.setattr(sys, "argv", [*argv, "--peer", specs[0], "--peer", specs[1]])
     peers.main()

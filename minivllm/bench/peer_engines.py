@@ -59,7 +59,11 @@ class HuggingFace:
 
         torch.set_num_threads(threads)
         self.torch, self.batch = torch, int(batch)
-        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+        folder, file = os.path.split(model)
+        where = (folder, {"gguf_file": file}) if file.endswith(".gguf") else (model, {})
+        self.model = AutoModelForCausalLM.from_pretrained(
+            where[0], dtype=getattr(torch, dtype), **where[1]
+        ).eval()
 
     def run(self, requests: Requests, shared: int) -> Times:
         times, start = [], time.perf_counter()
@@ -114,6 +118,7 @@ class VLLM:
     def __init__(
         self, model: str, threads: int, dtype: str = "bfloat16", enforce_eager: str = "0",
         kv_gib: str = "4", max_batched: str = "", quantization: str = "",
+        max_num_seqs: str = "32", max_model_len: str = "2048",
     ):  # fmt: skip
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", kv_gib)
@@ -131,8 +136,8 @@ class VLLM:
         )  # fmt: skip
         self.num_asked = 0
         self.engine = LLM(
-            model, dtype=dtype, max_model_len=2048, max_num_seqs=32, seed=0,
-            enforce_eager=enforce_eager == "1", enable_prefix_caching=True, **more,
+            model, dtype=dtype, max_model_len=int(max_model_len), max_num_seqs=int(max_num_seqs),
+            seed=0, enforce_eager=enforce_eager == "1", enable_prefix_caching=True, **more,
         ).llm_engine  # fmt: skip
 
     def run(self, requests: Requests, shared: int) -> Times:
@@ -162,7 +167,7 @@ class LlamaCpp:
 
     def __init__(
         self, model: str, threads: int, unified: str = "0", n_batch: str = "512",
-        flash: str = "-1", slots: str = "32", repack: str = "1",
+        flash: str = "-1", slots: str = "32", repack: str = "1", max_model_len: str = "1280",
     ):  # fmt: skip
         import ctypes
 
@@ -179,8 +184,11 @@ class LlamaCpp:
         vocab = llama_cpp.llama_model_get_vocab(self.model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
         self.slots, self.n_batch = int(slots), int(n_batch)
-        self.many = self.context(1280 * self.slots, self.slots, threads, unified == "1", int(flash))
-        self.one = self.context(2048, 1, threads, True, int(flash))
+        cells = int(max_model_len)
+        self.many = self.context(
+            cells * self.slots, self.slots, threads, unified == "1", int(flash)
+        )
+        self.one = self.context(cells, 1, threads, True, int(flash))
         self.batch = llama_cpp.llama_batch_init(max(self.n_batch, 64), 0, 1)
 
     def context(self, num_cells: int, slots: int, threads: int, unified: bool, flash: int):

@@ -1,10 +1,15 @@
-"""`minivllm bench calibrate`: the roofline's four constants for this machine, and how well they
-predict steps that they were not fitted to."""
+"""The roofline's four constants for this machine, from steps of a real model.
+
+examples:
+  minivllm bench calibrate
+  minivllm bench calibrate --json constants.json
+
+Also says how well they predict the time of steps that they were not fitted to.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, replace
@@ -23,13 +28,22 @@ from ..bench.calibrate import (
     relative_errors,
 )
 from ..bench.model_shapes import shape_of
+from ..bench.record import check_record_path
 from ..bench.roofline import Deployment
+from .bench_options import add_json_option, finish
+from .options import DEFAULT_MODEL
 
 
-def calibrate(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--model", default=DEFAULT_MODEL, help="(default: %(default)s)")
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
     """Measure steps of the real engine, fit, and print."""
     from ..entrypoints.llm import LLM
 
+    check_record_path(args.json)
     start = time.monotonic()
     print(f"loading {args.model}, then measuring for a minute ...", file=sys.stderr, flush=True)
     llm = LLM(args.model, prefix_cache="none", max_num_seqs=32, max_num_batched_tokens=512)
@@ -45,10 +59,8 @@ def calibrate(args: argparse.Namespace) -> int:
         "error_fitted": median(relative_errors(fitted, steps_of(measured, FITTED))),
         "error_held_out": median(relative_errors(fitted, steps_of(measured, HELD_OUT))),
     }
-    if args.json:
-        print(json.dumps({"model": args.model, **asdict(fit), **errors}))
-    else:
-        print(table(args.model, fitted, fit, errors))
+    record = {"model": args.model, **asdict(fit), **errors}
+    finish(args, record, table(args.model, fitted, fit, errors))
     print(f"measured in {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 0
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import EngineConfig
 from ..outputs import RequestOutput
@@ -45,12 +45,13 @@ class Progress:
         self.num_shown = 0
 
 
-def load(args: argparse.Namespace) -> LLM:
-    """The model that the options name. One line on stderr says what it is; --verbose says more."""
+def load(args: argparse.Namespace, **more: Any) -> LLM:
+    """The model that the options name, `more` winning over them. One line on stderr says what it
+    is; --verbose says more."""
     from ..checkpoint.registry import resolve
     from ..entrypoints.llm import LLM
 
-    options = {name: getattr(args, name) for name in ("device", "dtype", "max_model_len")}
+    options = {name: getattr(args, name) for name in ("device", "dtype", "max_model_len")} | more
     EngineConfig(args.model, **options)  # a wrong setting is told before anything is fetched
     path = resolve(args.model)
     if args.verbose:  # warnings go to stderr by themselves
