@@ -99,7 +99,7 @@ def run(source: str, name: str, llm: LLM, prompt: str, max_tokens: int) -> Writt
         problem = f"It asks a {max_tokens + 4}th time for {max_tokens} tokens. What ends the loop?"
     except StepLimit:
         text, problem = "", "It loops without asking the model, and was stopped."
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text, problem = llm.tokenizer.decode(model.given), place_of(error)
     return Written(text, tuple(model.questions), problem)
 
@@ -124,13 +124,13 @@ def told(ids: object, model: Memoryless, max_tokens: int, llm: LLM) -> tuple[str
     return text, ""
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """An error in a sentence, with the line of the reader's text."""
     if isinstance(error, SyntaxError):
         return f"Line {error.lineno} is not Python: {error.msg}."
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == YOURS]
     where = f"Line {lines[-1]}: " if lines else ""
-    return f"{where}{type(error).__name__}: {error}"
+    return f"{where}{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def gaps(llm: LLM, prompt: str | Sequence[int], max_tokens: int) -> list[float]:

@@ -1,9 +1,10 @@
-"""Lesson 01's drawings: a walk against the engine's own trace file, five pictures against the
-model, and the words that both use."""
+"""What lesson 01 is made of: a walk against the engine's own trace file, five pictures against the
+model, the reader's loop, and the words that all of them use."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,10 +12,11 @@ import pytest
 import torch
 from tiny_models import oracle, random_llama
 
-from lessons import primer, rooms
+from lessons import loop, primer, rooms
 from lessons.draw import DECODE, NOTHING, PREFILL
 from lessons.glossary import GLOSSARY, term
 from lessons.walk import EXECUTOR, KVCACHE, SCHEDULER, Stop, record
+from minivllm.engine.greedy import generate_greedy
 from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
 from minivllm.tokenizer.bpe_file import save_bpe
@@ -184,3 +186,64 @@ def test_a_word_tells_its_meaning_and_an_unknown_one_is_refused():
     assert shown.text == "to<kens>" and shown.get("title") == GLOSSARY["token"].says
     with pytest.raises(ValueError, match="no 'tokne'"):
         term("tokne")
+
+
+RIGHT = """
+def my_loop(step, prompt, max_tokens):
+    output = []
+    while len(output) < max_tokens:
+        output.append(step(prompt + output))
+    return output
+"""
+LOOPS = {  # what a reader may write: what the page says of it
+    "": "There is no function my_loop.",
+    "my_loop = 3": "There is no function my_loop.",
+    "def my_loop(step, prompt, max_tokens)\n    pass": "Line 1 is not Python",
+    RIGHT.replace("output = []", "output = [\n"): "Line 3 is not Python",
+    RIGHT.replace("prompt + output", "prompt"): "Each question brought the same",
+    RIGHT.replace("return output", "return prompt + output"): "without the prompt",
+    RIGHT.replace("return output", "pass"): "It returns None",
+    RIGHT.replace("return output", "return [10 ** 9]"): "no token ids",
+    RIGHT.replace("while", "if"): "1 of 6 tokens. Again",
+    RIGHT.replace("len(output) < max_tokens", "False"): "It returns no ids yet.",
+    RIGHT.replace("len(output) < max_tokens", "True"): "asks a 10th time for 6 tokens",
+    RIGHT.replace("output.append(step(prompt + output))", "pass"): "without asking the model",
+    RIGHT.replace("step(prompt + output)", "step('a', 1)"): "Line 5: TypeError",
+    RIGHT.replace("step(prompt + output)", "step([])"): "the prompt is empty",
+    RIGHT.replace("append", "add"): "Line 5: AttributeError",
+    RIGHT.replace("return output", "raise SystemExit"): "Line 6: SystemExit",
+}
+
+
+def test_a_readers_loop_writes_what_the_engine_writes(folder):
+    llm = make(folder)
+    written = loop.run(RIGHT, "my_loop", llm, TEXT, 6)
+    (out,) = make(folder).generate([TEXT], GREEDY)
+    assert written.problem == "" and written.text == out.outputs[0].text
+    num = len(out.prompt_token_ids)
+    assert [q.num_tokens for q in written.questions] == [*range(num, num + 6)]
+
+
+@pytest.mark.parametrize("source", LOOPS, ids=range(len(LOOPS)))
+def test_a_loop_that_is_not_yet_right_is_told_what_is_odd(folder, source):
+    before = sys.gettrace()
+    written = loop.run(source, "my_loop", make(folder), TEXT, 6)
+    assert LOOPS[source] in written.problem
+    assert sys.gettrace() is before
+
+
+def test_an_endless_loop_still_shows_what_it_wrote(folder):
+    (out,) = make(folder).generate([TEXT], GREEDY)
+    written = loop.run(RIGHT.replace("len(output) < max_tokens", "True"), "my_loop",
+                       make(folder), TEXT, 6)  # fmt: skip
+    assert written.text.startswith(out.outputs[0].text)
+
+
+def test_the_race_times_each_token_of_both_and_two_single_questions(folder):
+    llm = make(folder, max_model_len=300)
+    race = loop.race(llm, generate_greedy, TEXT, 5)
+    assert len(race.loop) == len(race.engine) == 5 and race.long > race.short > 0
+    for picture in race.pictures("said here"):
+        assert ElementTree.fromstring(picture.svg(312)).get("role") == "img"
+    first, second = loop.first_two(llm, TEXT, num_runs=1)
+    assert first > second > 0
