@@ -161,7 +161,7 @@ def _(block_size, chosen, contiguous, num_steps, users):
 def _(block_size, chosen, contiguous, paged, served, step):
     _before, _after = contiguous[step.value], paged[step.value]
     _at_once = [max(len(m.running) for m in moments) for moments in (contiguous, paged)]
-    mo.vstack([
+    show.column(
         show.counters({
             "users served in the end": served,
             "at once, at most": f"{_at_once[0]} \u2192 {_at_once[1]}",
@@ -176,13 +176,13 @@ def _(block_size, chosen, contiguous, paged, served, step):
                 f"Step {step.value}: what each slot holds.",
             ),
         ),
-    ])  # fmt: skip
+    )  # fmt: skip
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack([
+    show.column(
         mo.md(r"""
     *Outside* is gone for good: any free block will do, so no hole is too small. *Reserved* and
     *inside* shrink to the end of each user's last block.
@@ -204,21 +204,21 @@ def _():
     attention looks each of them up. The simulation of act 3, over all its steps, agrees:
     """),
         show.picture(law_by_block_size(arrivals(gap=4), NUM_SLOTS, 280, show.Engine())),
-    ])  # fmt: skip
+    )  # fmt: skip
     return
 
 
 @app.cell(hide_code=True)
 def _():
     position = mo.ui.slider(0, 11, value=5, label="position of the token", show_value=True)
-    mo.vstack([
+    show.column(
         mo.md(r"""
     **Where is a token, then?** The request's *block table* says. Position $i$ stands in entry
     $\lfloor i / B \rfloor$ of the table, at offset $i \bmod B$ of that block. A worked example: a
     request owns blocks 7, 2 and 9, of 4 slots each. Move along its tokens.
     """),
         position,
-    ])  # fmt: skip
+    )  # fmt: skip
     return (position,)
 
 
@@ -251,7 +251,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(lab):
-    mo.vstack([
+    show.column(
         show.show(
             BlockPool.__init__,
         BlockPool.allocate,
@@ -270,7 +270,7 @@ def _(lab):
         show.unchanged(
             "minivllm/scheduler/scheduler.py", "minivllm/request.py", "minivllm/engine/core.py"
         ),
-    ])  # fmt: skip
+    )  # fmt: skip
     return
 
 
@@ -316,13 +316,11 @@ def _(lab, mine):
 
 @app.cell(hide_code=True)
 def _(chosen, served):
-    mo.vstack([
-        mo.md(f"The paged server of act 3, now on **{chosen.name}**:"),
-        show.counters({
-            "users served in the end": served,
-            "blocks handed out by": chosen("kvcache.block_pool.BlockPool").__module__,
-        }),
-    ])  # fmt: skip
+    _pool = chosen("kvcache.block_pool.BlockPool")
+    mo.md(f"""
+    The paged server of act 3 now runs on **{chosen.name}** (its blocks come from
+    `{_pool.__module__}.{_pool.__name__}`). Users served: **{served}**.
+    """)
     return
 
 
@@ -358,7 +356,7 @@ def _(go):
         _rates.append((f"blocks of {_size}", _tokens / _run.makespan_s, draw.DECODE))
         _most = max(step.num_running for step in _run.steps)
         _running[f"at once, at most, in blocks of {_size}"] = _most
-    mo.vstack([
+    show.column(
         show.counters(_running),
         show.picture(bars.bars(_rates, "tokens/s", "output tokens a second", "Modelled.", 0)),
         mo.md(r"""
@@ -369,7 +367,7 @@ def _(go):
         --input-len 100-500 --output-len 50-400 --prefixes 0 --prefix-len 0 --block-size 2048
     ```
     """),
-    ])  # fmt: skip
+    )  # fmt: skip
     return
 
 
@@ -390,7 +388,7 @@ def _(chosen):
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack([mo.md("## 8. Check, and go on"), show.quizzes(r"""
+    show.column(mo.md("## 8. Check, and go on"), show.quizzes(r"""
     ? A user allows 1,000 tokens of answer and stops after 40. Which waste is that, mostly, in a
       contiguous memory?
     + Inside => The run was promised to tokens that never came. Nobody can know that before the
@@ -417,7 +415,7 @@ def _():
     - The last block is only partly full => A block is free or it is not; how full it was does not
       matter.
     - Going backwards is faster => It is not, and it would be no reason.
-    """)])  # fmt: skip
+    """))  # fmt: skip
     return
 
 

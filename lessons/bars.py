@@ -105,18 +105,5 @@ def _svg(picture: Bars, width: float) -> str:
             left += part.value * scale
         sheet.text(left + 6, top + 36, picture.said(bar.value), mono=True)
         top += height + 28
-    _draw_legend(sheet, picture, top, width)
+    sheet.legend({p.kind: p.name for b in picture.bars for p in b.parts if p.name}, top)
     return sheet.svg(picture.title or picture.caption, picture.text())
-
-
-def _draw_legend(sheet, picture: Bars, top: float, width: float) -> None:
-    from .svg import SANS_WIDTH
-
-    left = 0.0
-    for kind, name in {p.kind: p.name for b in picture.bars for p in b.parts if p.name}.items():
-        wanted = len(name) * SANS_WIDTH + 40
-        if left and left + wanted > width:
-            left, top = 0.0, top + 22
-        sheet.box(left, top, 18, 16, kind)
-        sheet.text(left + 24, top + 13, name, role="muted")
-        left += wanted

@@ -90,17 +90,17 @@ def commands(learner: Learner, info: LabInfo) -> str:
     """What to type on a machine of one's own, and how far the lab is."""
     status, entry = status_of(learner, info), learner.progress[info.slug]
     folder = learner.shown(learner.mine / info.folder.name)
-    steps = [
-        f"python -m labs start {info.slug}    # once: writes {folder}",
-        f"{lab_command(info.slug)}    # as often as you like",
-        f"python -m labs hint {info.slug}     # when you are stuck",
-    ]
+    steps = {
+        f"python -m labs start {info.slug}": f"Once: writes your files into {folder}.",
+        lab_command(info.slug): "As often as you like.",
+        f"python -m labs hint {info.slug}": "When you are stuck.",
+    }
     said = {
         "passed": "The lab has passed: the pictures of this lesson may run on your code.",
         "under way": f"You have started; {entry.num_passing} tests pass so far.",
         "not started": f"Not started yet. It takes about {info.minutes} minutes.",
     }[status]
-    listed = "".join(tag("pre", escape(step)) for step in steps)
+    listed = "".join(tag("p", escape(why)) + tag("pre", escape(s)) for s, why in steps.items())
     return tag("div", listed, tag("p", escape(said)), class_="tt-box")
 
 

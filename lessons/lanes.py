@@ -111,7 +111,7 @@ def _svg(picture: Lanes, width: float) -> str:
         end = start + per_band * picture.unit
         top = _draw_band(sheet, picture, labels, pixels, start, end, top) + 12
         start = end
-    _draw_legend(sheet, picture, top, width)
+    sheet.legend({kind: kind for kind in picture.kinds}, top)
     return sheet.svg(picture.title or picture.caption, picture.text())
 
 
@@ -158,16 +158,3 @@ def _draw_axis(sheet, picture: Lanes, x, start: float, end: float, top: float) -
         place += every
     if start == 0:
         sheet.text(0, top + 12, picture.axis, role="muted", size=12)
-
-
-def _draw_legend(sheet, picture: Lanes, top: float, width: float) -> None:
-    from .svg import SANS_WIDTH
-
-    left = 0.0
-    for kind in picture.kinds:
-        wanted = len(kind) * SANS_WIDTH + 44
-        if left and left + wanted > width:
-            left, top = 0.0, top + 22
-        sheet.box(left, top, 22, 16, kind)
-        sheet.text(left + 28, top + 13, kind, role="muted")
-        left += wanted

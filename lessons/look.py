@@ -8,16 +8,18 @@ from __future__ import annotations
 from . import svg
 
 LESSON_CSS = """
+.prose :not(pre)>code{overflow-wrap:anywhere}
 .tt-head{border-left:4px solid var(--tt-prefill);padding:.2rem 0 .2rem 1rem;margin:.5rem 0 1rem;
-max-width:680px;color:var(--tt-ink);font-family:var(--tt-sans)}
+max-width:680px;color:var(--tt-ink)}
 .tt-head .tt-part{color:var(--tt-muted);font-size:14px;letter-spacing:.02em;margin:0}
-.tt-head h1{font:600 30px/1.2 var(--tt-sans);margin:.1rem 0 .6rem;color:var(--tt-ink)}
-.tt-head .tt-question{font:400 19px/1.45 var(--tt-sans);margin:0 0 .8rem;color:var(--tt-ink)}
+.tt-head h1{font-family:var(--heading-font,inherit);font-weight:600;font-size:34px;line-height:1.2;
+margin:.1rem 0 .6rem;color:var(--tt-ink)}
+.tt-head .tt-question{font-size:20px;line-height:1.45;margin:0 0 .8rem;color:var(--tt-ink)}
 .tt-head dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem .9rem;margin:0;
 font-size:14px;line-height:1.5}
 .tt-head dt{color:var(--tt-muted)}
 .tt-head dd{margin:0;min-width:0;overflow-wrap:anywhere}
-.tt-box{max-width:680px;color:var(--tt-ink);font:15px/1.5 var(--tt-sans);margin:.6rem 0}
+.tt-box{max-width:680px;color:var(--tt-ink);font-size:16px;line-height:1.55;margin:.6rem 0}
 .tt-box code,.tt-head code{font:13px/1.5 var(--tt-mono);overflow-wrap:anywhere}
 .tt-box pre{font:13px/1.5 var(--tt-mono);overflow-x:auto;background:var(--tt-soft);
 color:var(--tt-ink);padding:.6rem .8rem;border-radius:4px;margin:.4rem 0}
@@ -36,7 +38,7 @@ color:var(--tt-ink);padding:.6rem .8rem;border-radius:4px;margin:.4rem 0}
 overflow-wrap:anywhere}
 .tt-source .tt-where a{color:var(--tt-prefill)}
 .tt-source pre{overflow-x:auto;font-size:13px;line-height:1.5}
-.tt-source details{margin:.3rem 0;font:14px/1.5 var(--tt-sans)}
+.tt-source details{margin:.3rem 0;font-size:15px;line-height:1.5}
 .tt-source summary{cursor:pointer;color:var(--tt-muted)}
 .tt-test{display:flex;gap:.8rem;justify-content:space-between;padding:.1rem 0;
 border-bottom:1px solid var(--tt-line)}
@@ -45,7 +47,7 @@ border-bottom:1px solid var(--tt-line)}
 .tt-test.tt-failed b{color:var(--tt-warn)}
 .tt-counters{display:flex;flex-wrap:wrap;gap:.4rem 2.4rem;margin:.4rem 0}
 .tt-counters div{min-width:8rem}
-.tt-counters b{display:block;font:600 30px/1.2 var(--tt-mono)}
+.tt-counters b{display:block;overflow-wrap:anywhere;font:600 30px/1.2 var(--tt-mono)}
 .tt-counters span{color:var(--tt-muted);font-size:14px}
 """
 

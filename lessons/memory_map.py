@@ -12,7 +12,7 @@ WORDS = {
     PREFILL: "prompt",
     DECODE: "answer",
     RESERVED: "reserved: a token will come",
-    INSIDE: "inside: no token ever comes",
+    INSIDE: "inside: none ever comes",
     OUTSIDE: "outside: free, in a hole too small",
     FREE: "free",
 }
@@ -99,7 +99,11 @@ def _svg(memory: MemoryMap, width: float) -> str:
             if column:
                 top = line * (height + 3)
                 sheet.line(column * pitch, top, column * pitch, top + height, "muted", 1)
-    return sheet.svg(memory.title, memory.caption or memory.text())
+    there = {run.kind for run in memory.runs}
+    names = {kind: word for kind, word in WORDS.items() if kind in there}
+    num_lines = -(-memory.num_slots // per_line)
+    sheet.legend(names, num_lines * (height + 3) + 8)
+    return sheet.svg(memory.title, memory.text())
 
 
 def _pieces(run: Run, per_line: int) -> list[tuple[int, int]]:

@@ -47,7 +47,7 @@ from .my_code import MINE, Engine, engine, use_my_code
 from .svg import Drawing, tag
 
 __all__ = [
-    "Engine", "LabState", "counters", "engine", "header", "lab_command", "lab_in_page",
+    "Engine", "LabState", "column", "counters", "engine", "header", "lab_command", "lab_in_page",
     "lab_result", "metadata", "picture", "predict", "quiz", "quizzes", "reveal", "show",
     "unchanged", "use_my_code",
 ]  # fmt: skip
@@ -113,6 +113,11 @@ def header(lesson: Mapping[str, Any]) -> mo.Html:
 def picture(*drawings: Drawing) -> mo.Html:
     """Drawings one below the other, each with its caption and the table of the same facts."""
     return mo.Html("".join(svg.figure(drawing) for drawing in drawings))
+
+
+def column(*parts: Any) -> mo.Html:
+    """Markdown, pictures and controls in one cell, with the distances of a text."""
+    return mo.Html("".join(mo.as_html(part).text for part in parts))
 
 
 def counters(values: Mapping[str, object]) -> mo.Html:

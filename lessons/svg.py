@@ -9,7 +9,7 @@ system, and gives way to the site's scheme and to marimo's. The standard library
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Protocol
 
@@ -46,7 +46,7 @@ KINDS = {
     "finished": ("ink", "ink", ""),
     "reserved": ("none", "muted", "level"),
     "inside": ("warn-soft", "warn", "dotted"),
-    "outside": ("warn-soft", "warn", "cross"),
+    "outside": ("none", "warn", "cross"),
 }
 THICK = {"new", "lost"}
 HATCHINGS = {  # what is drawn in a square of 6 by 6
@@ -140,6 +140,17 @@ class Sheet:
                    (x2 - dx + dy / 2, y2 - dy - dx / 2)]  # fmt: skip
         points = " ".join(f"{_number(float(x))},{_number(float(y))}" for x, y in corners)
         self.shapes.append(tag("polygon", points=points, style=f"fill:{colour(role)}"))
+
+    def legend(self, names: Mapping[str, str], top: float) -> None:
+        """What kinds of boxes mean; the legend wraps."""
+        left = 0.0
+        for kind, name in names.items():
+            wanted = len(name) * SANS_WIDTH + 42
+            if left and left + wanted > self.width:
+                left, top = 0.0, top + 22
+            self.box(left, top, 20, 16, kind)
+            self.text(left + 26, top + 13, name, role="muted")
+            left += wanted
 
     def add(self, shape: str, right: float, bottom: float) -> None:
         """Any other shape, and how far it reaches."""
