@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from fetch import NODE_MODULES, WHEELS
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.test_floor_plan import FILES, LIBRARIES, PACKAGE, imports, is_control  # noqa: E402
+from tests.test_floor_plan import FILES, PACKAGE, is_control  # noqa: E402
 
 RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 OWN = "token-by-token"
@@ -48,20 +49,22 @@ def bundle(folder: Path) -> None:
 
 
 def browser_modules() -> set[str]:
-    """The engine's files, without suffix, that need nothing but the standard library: the control
-    plane, and what of the rest imports only such files."""
-    found = {name for name in FILES if is_control(name)}
-    while True:
-        more = {name for name in FILES if name not in found and runs_on(name, found)}
-        if not more:
-            return found
-        found |= more
-
-
-def runs_on(name: str, found: set[str]) -> bool:
-    own, other = imports(name)
-    known = sys.stdlib_module_names | LIBRARIES.get(name, set())
-    return own <= found and other <= known and name != "__main__"
+    """The engine's files, without suffix, that can be imported where there is nothing but the
+    standard library: the control plane, and what else needs no torch."""
+    names = sorted(name for name in FILES if name != "__main__")
+    code = (
+        f"import sys, importlib; sys.path.insert(0, {str(ROOT)!r})\n"
+        f"for name in {names!r}:\n"
+        "    try: importlib.import_module('minivllm.' + name.replace('/', '.'))\n"
+        "    except ImportError: continue\n"
+        "    print(name)\n"
+    )
+    # -I -S: no packages but Python's own.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    found = set(done.stdout.split())
+    if done.returncode or (missing := {n for n in FILES if is_control(n)} - found):
+        raise ValueError(f"the control plane needs more than Python: {done.stderr or missing}")
+    return found
 
 
 def own_files() -> Iterator[tuple[str, Path]]:

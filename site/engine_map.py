@@ -62,8 +62,8 @@ class EngineMap:
     title: str = "The rooms of the engine"
     caption: str = (
         "Left: who decides, in nothing but Python's standard library. Right: who computes, in "
-        "torch. Between them: the door. A line leads from a room down to one that it imports, unless a longer way says the "
-        "same. Made from the imports themselves."
+        "torch. Between them: the door. A line leads from a room down to one that it imports, "
+        "unless a longer way says the same. Made from the imports themselves."
     )
     found: dict[str, set[str]] = field(default_factory=imported_rooms)
 

@@ -69,7 +69,8 @@ def lessons_of(known: list[Lesson]) -> dict[str, list[Lesson]]:
 
 def links_to(lessons: list[Lesson], base: str) -> str:
     return ", ".join(
-        f'<a href="{base}lessons/{one.notebook.stem}.html">{one.number} {escape(one.about["title"])}</a>'
+        f'<a href="{base}lessons/{one.notebook.stem}.html">{one.number} '
+        f"{escape(one.about['title'])}</a>"
         for one in lessons
     )
 

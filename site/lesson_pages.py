@@ -174,12 +174,16 @@ def anchor(file: str) -> str:
 
 def lessons_list(known: list[Lesson], base: str) -> str:
     """An HTML list, by number. base: the way from the page to lessons/, with its slash."""
-    items = "".join(
-        f'<li><span class="num">{lesson.number}</span><div>'
-        f"<h3>{link(f'{base}{lesson.notebook.stem}.html', escape(lesson.about['title']))}</h3>"
-        f"<p>{escape(lesson.about['question'])}</p>"
-        f'<p class="facts">{escape(str(lesson.about["part"]))} · {lesson.about["minutes"]} minutes · '
-        f"{'runs in the browser' if lesson.in_browser else 'runs on your machine'}</p></div></li>"
-        for lesson in known
+    return f'<ol class="lessons">{"".join(list_item(lesson, base) for lesson in known)}</ol>'
+
+
+def list_item(lesson: Lesson, base: str) -> str:
+    about = lesson.about
+    where = "runs in the browser" if lesson.in_browser else "runs on your machine"
+    title = link(f"{base}{lesson.notebook.stem}.html", escape(about["title"]))
+    return (
+        f'<li><span class="num">{lesson.number}</span><div><h3>{title}</h3>'
+        f"<p>{escape(about['question'])}</p>"
+        f'<p class="facts">{escape(about["part"])} · {about["minutes"]} minutes · {where}</p>'
+        "</div></li>"
     )
-    return f'<ol class="lessons">{items}</ol>'

@@ -20,7 +20,8 @@ process.stdin.on("data", part => text += part).on("end", () => {
 });
 """
 FORMULA = re.compile(
-    r'(<(?P<tag>span|div) class="arithmatex">)\s*\\(?P<open>[(\[])(?P<tex>.*?)\\[)\]]\s*</(?P=tag)>',
+    r'(<(?P<tag>span|div) class="arithmatex">)\s*'
+    r"\\(?P<open>[(\[])(?P<tex>.*?)\\[)\]]\s*</(?P=tag)>",
     re.S,
 )
 

@@ -23,8 +23,8 @@ def walk_html() -> str:
     llm = LLM(os.environ.get("TBT_MODEL", "tiny"), executor=PLAIN)
     walk = record(llm, PROMPT, SamplingParams(temperature=0, max_tokens=NUM_TOKENS))
     stops = "".join(
-        f'<section class="tt-walk" aria-label="stop {index + 1}"><div>{rooms_svg(walk, index)}</div>'
-        f"{card(walk, index)}</section>"
+        f'<section class="tt-walk" aria-label="stop {index + 1}">'
+        f"<div>{rooms_svg(walk, index)}</div>{card(walk, index)}</section>"
         for index in range(len(walk.stops))
     )
     heading, rows = twin(walk)
