@@ -37,34 +37,28 @@ def _():
 @app.cell(hide_code=True)
 def _():
     old_crowd, new_crowd = batching.crowd(OLD), batching.crowd(NEW)
-    mo.vstack(
-        [
-            mo.md(f"""
-        ## 1. The question
+    _counted = show.counters({
+        "to serve them all, the old way": f"{old_crowd.makespan_s:.1f} s",
+        "in another order: same people, same GPU": f"{new_crowd.makespan_s:.1f} s",
+    })  # fmt: skip
+    mo.md(f"""
+    ## 1. The question
 
-        To write one token, a GPU reads all the {term("weights")} of the model. With the same
-        reading it can write one token for each of 32 people, in hardly more time. So people are
-        served together, in a {term("batch")}. Think of it as a table with 32 **places**.
+    To write one token, a GPU reads all the {term("weights")} of the model. With the same reading
+    it can write one token for each of 32 people, in hardly more time. So people are served
+    together, in a {term("batch")}. Think of it as a table with 32 **places**.
 
-        {len(old_crowd.records)} people come at once. The server does what every server did until
-        2022: it seats the first 32, writes until all of them have their answers, and seats the
-        next 32.
-        """),
-            show.counters(
-                {
-                    "to serve them all, the old way": f"{old_crowd.makespan_s:.1f} s",
-                    "in another order: same people, same GPU": f"{new_crowd.makespan_s:.1f} s",
-                }
-            ),
-            mo.md(f"""
-        Same model, same 32 places, same answers, token for token. Nothing was bought and nothing
-        was made faster. So what did the GPU do in the rest of the time?
+    {len(old_crowd.records)} people come at once. The server does what every server did until 2022:
+    it seats the first 32, writes until all of them have their answers, and seats the next 32.
 
-        ({term("modelled", "Modelled")}: the real scheduler under a virtual clock, Llama 3 8B on
-        one H100; answers of 150 tokens on average, 600 at most. Act 7 has a clock that is real.)
-        """),
-        ]
-    )
+    {_counted}
+
+    Same model, same 32 places, same answers, token for token. Nothing was bought and nothing was
+    made faster. So what did the GPU do in the rest of the time?
+
+    ({term("modelled", "Modelled")}: the real scheduler under a virtual clock, Llama 3 8B on one
+    H100; answers of 150 tokens on average, 600 at most. Act 7 has a clock that is real.)
+    """)
     return new_crowd, old_crowd
 
 
@@ -85,9 +79,9 @@ def _(guess, new_crowd, old_crowd):
         guess.value,
         f"{batching.idle_share(old_crowd):.0%}",
         f"""A table is cleared when its **longest** answer is done, and answers differ: most are
-short, a few very long. Who is done early leaves an empty place, and the queue may not use it.
-Deciding anew at every step leaves {batching.idle_share(new_crowd):.0%} empty, nearly all of it at
-the very end, when nobody waits any more.""",
+short, a few very long. Who is done early leaves an empty place, and the queue may not use it. Orca
+(Yu et al., 2022) decides anew at every step: a place is given away the moment it is empty. That
+leaves {batching.idle_share(new_crowd):.0%}, nearly all at the very end, when nobody waits.""",
     )
     return
 
@@ -121,7 +115,7 @@ def _(chosen, pattern, places):
         for name, policy in (("Old: static batches", OLD), ("New: every step anew", NEW))
     }
     _last = max(len(made.steps) for made in both.values())
-    upto = mo.ui.slider(0, _last, value=_last, label="up to step", show_value=True)
+    upto = mo.ui.slider(0, _last, value=_last, label="up to step", show_value=True, full_width=True)
     return both, upto
 
 
@@ -139,7 +133,8 @@ def _(both, chosen, pattern, places, upto):
     ]
     mo.vstack(
         [
-            mo.hstack([pattern, places, upto], justify="start", wrap=True),
+            mo.hstack([pattern, places], justify="start", wrap=True),
+            upto,
             show.picture(*_drawn),
             mo.md(f"""
         *The scheduler: {chosen.name}.* Try the answers that are all alike: the old way loses
@@ -191,7 +186,10 @@ def _(budget, by_hand, chosen, few_run, memory):
     if few_run.steps:
         _step = few_run.steps[: by_hand.value][-1]
         _over_time = step_drawings.by_request(
-            few_run, _step.number, f"five requests up to step {_step.number}"
+            few_run,
+            _step.number,
+            f"five requests up to step {_step.number}",
+            "Tokens computed, by request and step; w: it waits, x: it was stopped.",
         )
         _inside = step_drawings.inside(
             few_run,

@@ -8,13 +8,26 @@ from itertools import count
 
 from .bars import Bars, bars
 from .batching import Gap, Used
-from .draw import DECODE, FREE, PREEMPTED, PREFILL, USED, WAITING, Cell, Picture, Row, cells
-from .lanes import Lanes, lanes
+from .draw import (
+    DECODE,
+    FREE,
+    NEW,
+    NOTHING,
+    PREEMPTED,
+    PREFILL,
+    USED,
+    WAITING,
+    Cell,
+    Picture,
+    Row,
+    cells,
+)
 from .reasons import PAUSED, STOPPED, WAITS, Did
 from .stepping import Run, Step
 from .svg import KINDS, colour
 
 KIND_OF = {WAITS: WAITING, PAUSED: WAITING, STOPPED: PREEMPTED, PREFILL: PREFILL, DECODE: DECODE}
+LETTERS = {WAITS: "w", STOPPED: "x", PAUSED: "p"}
 IDLE = "-"
 
 
@@ -55,21 +68,20 @@ def _seated(run: Run) -> Iterator[dict[int, Did]]:
                 del place_of[did.name]
 
 
-def by_request(run: Run, upto: int, title: str = "", caption: str = "") -> Lanes:
-    """A lane for each request: when it waited, was computed, was stopped. The number is how many
-    tokens a step computed of it."""
-    rows = []
+def by_request(run: Run, upto: int, title: str = "", caption: str = "") -> Picture:
+    """A row for each request, a column for each step: how many of its tokens were computed, or
+    that it waited (w), was stopped (x), or was passed over (p). Columns after `upto` are blank."""
+    numbers = range(1, len(run.steps) + 1)
+    heading = (Cell(str(n), NEW if n == upto else NOTHING) for n in numbers)
+    rows = [Row("step", tuple(heading))]
     for ask in run.asks:
-        spans: list[tuple] = []
+        line = [Cell("")] * len(run.steps)
         for step in run.steps[:upto]:
             for did in (d for d in step.did if d.name == ask.name):
-                kind, note = KIND_OF[did.state], str(did.num_tokens or "")
-                if spans and kind == WAITING == spans[-1][2]:
-                    spans[-1] = (spans[-1][0], step.number + 1, kind, "")
-                else:
-                    spans.append((step.number, step.number + 1, kind, note))
-        rows.append((ask.name, spans))
-    return lanes(rows, now=upto + 1, title=title, caption=caption)
+                said = str(did.num_tokens) if did.num_tokens else LETTERS[did.state]
+                line[step.number - 1] = Cell(said, KIND_OF[did.state])
+        rows.append(Row(ask.name, tuple(line)))
+    return Picture(tuple(rows), caption, title=title)
 
 
 def inside(run: Run, step: Step, title: str = "", caption: str = "") -> Picture:
@@ -95,7 +107,9 @@ def _reason(did: Did) -> str:
         f"background:{colour(fill)};border:1px solid {colour(stroke)};color:{colour('ink')};"
         f"border-radius:3px;padding:0 .4em;white-space:nowrap"
     )
-    said = f"{did.state}, {did.num_tokens} of the tokens" if did.num_tokens else did.state
+    said = did.state
+    if did.num_tokens:
+        said += f", {did.num_tokens} token{'' if did.num_tokens == 1 else 's'}"
     stands = f"{did.num_computed} of {did.num_had} tokens computed before"
     return (
         f'<li style="margin:.45rem 0"><b>{escape(did.name)}</b> '
