@@ -141,7 +141,8 @@ def wait_for(opener: urllib.request.OpenerDirector, address: str, give_up_s: flo
 
 def run_lesson(name: str) -> None:
     command = [sys.executable, str(LESSONS / f"{name}.py")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    here = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=here, check=False)
     if done.returncode:
         raise ValueError(f"lessons/{name}.py fails:\n{done.stderr[-3000:]}")
 

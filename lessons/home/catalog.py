@@ -1,7 +1,7 @@
 """What the home page tells: the lessons there are, what is done, and what is next.
 
 A lesson says what it is in a dict of its notebook (lessons/show.py has the contract), which is read
-here without running the notebook. A lesson is done when its lab has passed.
+here without running the notebook.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Entry:
 
     @property
     def is_done(self) -> bool:
-        return bool(self.progress.passed)
+        """The lab has passed; where there is none, the lesson was read to its end."""
+        return bool(self.progress.passed) if self.lab else self.is_read
 
     @property
     def stage(self) -> str:
