@@ -51,6 +51,10 @@ def _():
     machine, write the few lines that every chatbot is made of, and follow one request through an
     engine, door by door.
 
+    One number before we start: written the obvious way, an answer of 200 words to a prompt of 7
+    costs {loop.times_the_work(7, 200):.0f} times the work that it has to. You will write it the
+    obvious way first.
+
     There is a real language model in this page, a very small one: {primer.num_weights(llm):,}
     numbers, where large ones have a million times as many. Give it the beginning of a story.
     """)
@@ -183,7 +187,8 @@ def _(editor, llm, prompt):
 @app.cell(hide_code=True)
 def _(chosen, prompt):
     _llm = loop.load(chosen("entrypoints.llm.LLM"))
-    _params = chosen("sampling_params.SamplingParams")(temperature=0, max_tokens=3)
+    _params = chosen("sampling_params.SamplingParams")
+    _params = _params(temperature=0, max_tokens=3, ignore_eos=True)
     journey = walk.record(_llm, prompt, _params)
     at = mo.ui.slider(1, len(journey.stops), label="stop", show_value=True, full_width=True)
     _text = mo.md(f"""
@@ -194,7 +199,10 @@ def _(chosen, prompt):
     dashed line is the door between the half that decides and the half that computes.
 
     Take one request from stop 1 to stop {len(journey.stops)}. Nothing is staged: these are the
-    messages of a run that has just happened, by the step of {chosen.name}.
+    messages of a run that has just happened, by the step of {chosen.name}. Pause at stop
+    {journey.find("SchedulerOutput", 1)}: the whole prompt goes in. At stop
+    {journey.find("ModelRunnerOutput", 1)}: one number comes out. At stop
+    {journey.find("SchedulerOutput", 2)}: from now on one token goes in, and all else is remembered.
     """)
     mo.vstack([_text, at])
     return at, journey
@@ -232,12 +240,12 @@ def _(seen):
 @app.cell(hide_code=True)
 def _(llm, num, prompt, prompt_ids):
     _p, _n = len(prompt_ids), num.value
-    _without, _with = _n * _p + _n * (_n - 1) // 2, _p + _n - 1
+    _without, _with = loop.work_without_memory(_p, _n), loop.work_with_memory(_p, _n)
     _bars = bars(
         [("without memory", _without, "prefill"), ("with memory", _with, "decode")],
         unit="tokens",
         title=f"Work for {_n} tokens of answer",
-        caption=f"By the law, for p = {_p}: {_without / _with:.1f} times the work.",
+        caption=f"By the law, for p = {_p}: {loop.times_the_work(_p, _n):.1f} times the work.",
         digits=0,
     )
     _model = loop.Memoryless(llm)
@@ -246,7 +254,8 @@ def _(llm, num, prompt, prompt_ids):
     _params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     _planned = walk.record(llm, prompt, _params).num_computed
     _text = mo.md(f"""
-    Does it agree with what runs? For n = 8 the law says {8 * _p + 28} and {_p + 7}. Counted just
+    Does it agree with what runs? For n = 8 the law says {loop.work_without_memory(_p, 8)} and
+    {loop.work_with_memory(_p, 8)}. Counted just
     now: {_asked} in the questions of a loop, {_planned} in the engine's plans.
     """)
     mo.vstack([show.picture(_bars), _text])

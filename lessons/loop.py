@@ -133,6 +133,21 @@ def place_of(error: BaseException) -> str:
     return f"{where}{type(error).__name__}: {error}".removesuffix(": ")
 
 
+def work_without_memory(num_prompt: int, num_answer: int) -> int:
+    """Tokens through the model for a whole answer, when each question brings them all."""
+    return num_answer * num_prompt + num_answer * (num_answer - 1) // 2
+
+
+def work_with_memory(num_prompt: int, num_answer: int) -> int:
+    """The same where each token is computed once; the last one is not."""
+    return num_prompt + num_answer - 1
+
+
+def times_the_work(num_prompt: int, num_answer: int) -> float:
+    """How many times the work is without memory."""
+    return work_without_memory(num_prompt, num_answer) / work_with_memory(num_prompt, num_answer)
+
+
 def gaps(llm: LLM, prompt: str | Sequence[int], max_tokens: int) -> list[float]:
     """Seconds until each token of an answer, from the one before it; the first from the call."""
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)

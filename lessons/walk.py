@@ -54,6 +54,12 @@ class Walk:
     stops: tuple[Stop, ...]
     num_computed: int  # tokens, over all plans
 
+    def find(self, message: str, step: int) -> int:
+        """The number, from 1, of the first stop with this message in this step. Raises ValueError
+        if there is none."""
+        stops = [(stop.message, stop.step) for stop in self.stops]
+        return stops.index((message, step)) + 1
+
 
 def record(llm: LLM, prompt: str, params: SamplingParams) -> Walk:
     """Run one request, alone in the engine, and keep every message of it. Raises ValueError if

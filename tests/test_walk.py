@@ -247,3 +247,23 @@ def test_the_race_times_each_token_of_both_and_two_single_questions(folder):
         assert ElementTree.fromstring(picture.svg(312)).get("role") == "img"
     first, second = loop.first_two(llm, TEXT, num_runs=1)
     assert first > second > 0
+
+
+def test_the_law_counts_what_a_loop_asks_and_what_the_engine_plans(folder):
+    llm = make(folder)
+    walk = record(llm, TEXT, GREEDY)
+    model = loop.Memoryless(llm)
+    generate_greedy(model, llm.tokenizer.encode(TEXT), 6)
+    num = walk.num_prompt_tokens
+    assert sum(q.num_tokens for q in model.questions) == loop.work_without_memory(num, 6)
+    assert walk.num_computed == loop.work_with_memory(num, 6)
+    assert loop.times_the_work(1, 200) == 20100 / 200
+
+
+def test_a_stop_is_found_by_its_message_and_step(folder):
+    walk = record(make(folder), TEXT, GREEDY)
+    number = walk.find("SchedulerOutput", 2)
+    assert (walk.stops[number - 1].message, walk.stops[number - 1].step) == ("SchedulerOutput", 2)
+    assert number > walk.find("ModelRunnerOutput", 1)
+    with pytest.raises(ValueError):
+        walk.find("SchedulerOutput", 99)
