@@ -40,6 +40,8 @@ overflow-wrap:anywhere}
 .tt-source pre{overflow-x:auto;font-size:13px;line-height:1.5}
 .tt-source details{margin:.3rem 0;font-size:15px;line-height:1.5}
 .tt-source summary{cursor:pointer;color:var(--tt-muted)}
+.tt-box p{margin:.5rem 0}
+.tt-test+p{margin-top:1rem}
 .tt-test{display:flex;gap:.8rem;justify-content:space-between;padding:.1rem 0;
 border-bottom:1px solid var(--tt-line)}
 .tt-test b{white-space:nowrap;font:600 13px/1.6 var(--tt-mono)}
