@@ -18,6 +18,7 @@ from .holes import Function, find, first_line, is_stub, parse, split_lines
 from .manifest import ENGINE, LabInfo
 
 PACKAGE = "mine_minivllm"
+Line = tuple[str, tuple[str, int] | None]  # text, and where it came from: (answer's path, line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +65,45 @@ def graft(engine_text: str, answers: Sequence[Answer]) -> Graft:
     signature, decorators or indentation.
     """
     engine = parse(engine_text, "the engine")
-    lines: list[tuple[str, tuple[str, int] | None]] = [
-        (line, None) for line in split_lines(engine_text)
-    ]
-    edits = []  # (start, end, new lines): lines[start:end] = new
+    edits = []  # (start, end, new lines): they stand for the engine's lines[start:end]
     ignored = []
     for answer in answers:
-        tree = parse(answer.text, answer.path)
-        source = split_lines(answer.text)
-
-        def taken(node: ast.stmt, source=source, answer=answer):
-            span = range(first_line(node), node.end_lineno + 1)
-            return [(source[n - 1], (answer.path, n)) for n in span]
-
-        for name in answer.names:
-            old, new = find(engine, name), find(tree, name)
-            check_hole(name, old, new, answer.path)
-            edits.append((first_line(old) - 1, old.end_lineno, taken(new)))
-        away = {name.partition(".")[0] for name in answer.elsewhere}
-        own = [n for n in tree.body if name_of(n) not in away]
-        for place, node in additions(engine, ast.Module(own, []), answer.names):
-            edits.append((place, place, taken(node)))
-        ignored += changed_elsewhere(engine, tree, answer.names)
-    for start, end, new in sorted(edits, key=lambda e: e[:2], reverse=True):
-        lines[start:end] = new
+        try:
+            found, changed = edits_of(engine, answer)
+        except RecursionError as error:
+            raise ValueError(f"{answer.path} is nested too deeply") from error
+        edits += found
+        ignored += changed
+    lines = list[Line]()
+    done, old = 0, [(line, None) for line in split_lines(engine_text)]
+    for start, end, new in sorted(edits, key=lambda e: e[:2]):
+        lines += old[done:start] + new
+        done = max(done, end)
+    lines += old[done:]
     origin = {number: place for number, (_, place) in enumerate(lines, 1) if place}
     return Graft("".join(line for line, _ in lines), origin, ignored)
+
+
+def edits_of(
+    engine: ast.Module, answer: Answer
+) -> tuple[list[tuple[int, int, list[Line]]], list[str]]:
+    """What an answer changes in the engine's file, and what it changed in vain."""
+    tree = parse(answer.text, answer.path)
+    source, edits = split_lines(answer.text), []
+
+    def taken(node: ast.stmt) -> list[Line]:
+        span = range(first_line(node), node.end_lineno + 1)
+        return [(source[n - 1], (answer.path, n)) for n in span]
+
+    for name in answer.names:
+        old, new = find(engine, name), find(tree, name)
+        check_hole(name, old, new, answer.path)
+        edits.append((first_line(old) - 1, old.end_lineno, taken(new)))
+    away = {name.partition(".")[0] for name in answer.elsewhere}
+    own = [n for n in tree.body if name_of(n) not in away]
+    for place, node in additions(engine, ast.Module(own, []), answer.names):
+        edits.append((place, place, taken(node)))
+    return edits, changed_elsewhere(engine, tree, answer.names)
 
 
 def check_hole(name: str, old: Function | None, new: Function | None, path: str) -> None:

@@ -10,6 +10,7 @@ from . import export, grading, results
 from .answers import submissions
 from .learner import Learner
 from .manifest import LabInfo, find_lab
+from .report import printable
 from .runner import load_tests
 
 
@@ -47,14 +48,14 @@ def do_grade(learner: Learner, args: argparse.Namespace) -> int:
         num_done += 1
         points, most = report.points()
         how = f"{report.seconds:.1f} s" if is_new else "graded before"
-        print(f"{num_done:>4} of {len(paths)}  {points:>3} of {most}  {report.learner}  ({how})",
-              flush=True)  # fmt: skip
+        name = printable(report.learner)
+        print(f"{num_done:>4} of {len(paths)}  {points:>3} of {most}  {name}  ({how})", flush=True)
 
     kept = args.out.with_suffix(".reports")
     reports = grading.grade_all(paths, labs, seeds, args.level, kept, args.jobs, tell)
-    for each in reports:
-        text = "\n".join(grading.lines_of(each)) + "\n"
-        name = grading.safe_name(each.learner)
+    for path, each in zip(paths, reports, strict=True):
+        text = "\n".join(results.lines_of(each)) + "\n"
+        name = grading.safe_name(path.name)
         (kept / f"{name}.txt").write_text(text, encoding="utf-8", errors="replace")
     write_results(reports, args)
     print(f"\n{args.out}: {len(reports)} learners; each one's report is in {kept}")
@@ -65,7 +66,7 @@ def grade_one(labs: list[LabInfo], seeds: tuple[int, ...], args: argparse.Namesp
     """One submission, told in full. The exit status is 0 only if all core tests pass."""
     path = args.submissions
     report = grading.grade_apart(path, path.resolve().name, labs, seeds, args.level)
-    print("\n".join(grading.lines_of(report)))
+    print("\n".join(results.lines_of(report)))
     if args.gradescope:
         args.gradescope.write_text(results.to_gradescope(report), encoding="utf-8")
     if args.junit:

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from .child import Server
+from .child import MAX_FRAMES, MAX_TEXT, Server
 from .wire import Channel, ChannelError, Codec, messages_of
 
 CALL_S = 2.0  # one question
 TEST_S = 10.0  # all questions of a test
 LAB_S = 30.0  # all tests of a lab
 LATE_S = 1.0  # a test, after two have run out of time
+MAX_NAME = 200  # characters of a name that an exception brings
 
 
 class Wrong(AssertionError):
@@ -37,10 +38,11 @@ class Raised(Exception):
     """The learner's code raised. `kind` is the class's name, `bases` its and its parents'."""
 
     def __init__(self, error: dict) -> None:
-        self.kind = str(error.get("type"))
-        self.bases = [str(b) for b in error.get("bases", ())]
-        self.text = str(error.get("text"))
-        self.frames = [tuple(f) for f in error.get("frames", ()) if len(f) == 3]
+        self.kind = str(error.get("type"))[:MAX_NAME]
+        self.bases = [str(b)[:MAX_NAME] for b in error.get("bases", ())][:MAX_FRAMES]
+        self.text = str(error.get("text"))[:MAX_TEXT]
+        frames = [(str(f), line, str(n)[:MAX_NAME]) for f, line, n in error.get("frames", ())]
+        self.frames = [f for f in frames if type(f[1]) is int][-MAX_FRAMES:]
         super().__init__(f"{self.kind}: {self.text}")
 
 

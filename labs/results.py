@@ -1,14 +1,38 @@
-"""Grades as other programs want them, all from the same reports: CSV, JUnit XML, Gradescope."""
+"""Grades as people read them, and as other programs want them: CSV, JUnit XML, Gradescope. All
+from the same reports."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import textwrap
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from .grading import Mark, Report, worded
+from .grading import Mark, Report
+from .report import printable
+
+
+def lines_of(report: Report) -> Iterator[str]:
+    """A report as its learner may read it. What a learner wrote cannot look like a line of it."""
+    points, most = report.points()
+    yield f"{printable(report.learner)}: {points} of {most} points"
+    for lab in report.labs:
+        points, most = lab.points()
+        further, most_further = lab.points(further=True)
+        extra = f", further {further} of {most_further}" if most_further else ""
+        yield f"\n{lab.slug}: {worded(report.level)} {points} of {most}{extra}"
+        for problem in lab.problems:
+            yield "  note: " + textwrap.indent(problem, " " * 8).lstrip()
+        for test in lab.tests:
+            yield f"  {test.status:<9} {test.name.replace('_', ' ')}"
+            if test.status == "failed":
+                yield textwrap.indent(test.says, " " * 12)
+
+
+def worded(level: str) -> str:
+    return "public tests" if level == "public" else "public and instructor tests"
 
 
 def to_csv(reports: Sequence[Report]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from .children import Child, Children
 from .compose import Composed
 from .judge import Clock, Gone, Lab, Raised, TimeUp, Wrong, connect, connect_here
 from .manifest import LabInfo
+
+GRACE_S = 3.0  # for the judge's own work, beyond the time of a test
+MAX_SAYS = 4_000  # characters
 
 TEST_NAME = re.compile(r"test_(\d+)_(\w+)")
 
@@ -127,7 +131,8 @@ def run_test(test: Callable, judge: Judge, lab: Lab, clock: Clock, outcome: Outc
     outcome.status = "failed"
     with judge.connected(lab) as child:
         try:
-            test(lab)
+            with stopped_after(clock.test_end - started + GRACE_S, child is not None):
+                test(lab)
             outcome.status = "passed"
         except Wrong as wrong:
             outcome.says, outcome.picture = wrong.says, wrong.picture
@@ -152,8 +157,37 @@ def run_test(test: Callable, judge: Judge, lab: Lab, clock: Clock, outcome: Outc
             )
         if child is not None and child.status is None:
             outcome.printed = child.printed()
+    outcome.says = shortened(outcome.says)
     outcome.drew = lab.drew
     outcome.seconds = time.monotonic() - started
+
+
+@contextmanager
+def stopped_after(seconds: float, is_apart: bool) -> Iterator[None]:
+    """Stop the test itself, by Gone, if what the learner's code returned keeps the judge busy: a
+    list that is compared in a time that grows with its square, say. Only in the main thread of a
+    system with alarms, and only where the learner's code runs apart."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_apart and is_main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise Gone("working with it took the judge too long")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def shortened(text: str) -> str:
+    """Lines of printable letters, not too many: parts of it may be the learner's."""
+    kept = text if len(text) <= MAX_SAYS else text[:MAX_SAYS] + " ..."
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in kept)
 
 
 def say_raised(outcome: Outcome, error: Raised, composed: Composed | None) -> None:

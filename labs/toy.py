@@ -37,7 +37,10 @@ def next_token(tokens: Sequence[int]) -> int:
 
 
 def text_of(token_ids: Sequence[int]) -> str:
-    """Tokens as words, for a person."""
+    """Tokens as words, for a person. Raises TypeError for what is no token id: % means something
+    else to a str."""
+    if not all(isinstance(t, int) for t in token_ids):
+        raise TypeError("a token id is an int")
     return " ".join(WORDS[t % VOCAB_SIZE] for t in token_ids)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 MAX_BYTES = 4 << 20  # of one message
 MAX_DEPTH = 60
+MAX_KEYS = 5_000  # of all dicts and sets in a message: keys may be chosen to collide
 PLAIN = (type(None), bool, int, float, str)
 SHAPES = ((tuple, "t"), (set, "s"), (frozenset, "s"))
 
@@ -42,6 +43,7 @@ class Codec:
         self.messages = messages
         self.refer = refer
         self.resolve = resolve
+        self._keys_left = MAX_KEYS
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """Raises ValueError for what is nested too deeply."""
@@ -72,29 +74,33 @@ class Codec:
 
     def decode(self, data: Any) -> Any:
         """Raises ChannelError for what no `encode` wrote."""
-        if isinstance(data, list):
-            return [self.decode(v) for v in data]
-        if not isinstance(data, dict):
-            return data
+        self._keys_left = MAX_KEYS
         try:
-            return self._decode_tagged(data)
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            return self._decode(data)
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             raise ChannelError(f"a value that cannot be read: {error}") from error
 
-    def _decode_tagged(self, data: dict) -> Any:
-        tag, inner = next(iter(data.items()))
+    def _decode(self, data: Any) -> Any:
+        if isinstance(data, list):
+            return [self._decode(v) for v in data]
+        if not isinstance(data, dict):
+            return data
+        tag, inner = next(iter(data.items()), ("", None))
         if tag == "t":
-            return tuple(self.decode(v) for v in inner)
+            return tuple(self._decode(v) for v in inner)
         if tag == "b":
             return base64.b64decode(inner, validate=True)
-        if tag == "d":
-            return {self.decode(k): self.decode(v) for k, v in inner}
-        if tag == "s":
-            return {self.decode(v) for v in inner}
+        if tag in ("d", "s"):
+            self._keys_left -= len(inner)
+            if self._keys_left < 0:
+                raise ValueError(f"more than {MAX_KEYS:,} entries of dicts and sets")
+            if tag == "s":
+                return {self._decode(v) for v in inner}
+            return {self._decode(k): self._decode(v) for k, v in inner}
         if tag == "m":
             name, values = inner
             kind = self.messages()[name]
-            return kind(**{str(k): self.decode(v) for k, v in values.items()})
+            return kind(**{str(k): self._decode(v) for k, v in values.items()})
         return self.resolve(data)
 
 
@@ -182,7 +188,7 @@ class Channel:
         asked = got.get("ask")
         try:
             data = pack({**self.answer(got), "reply": asked})
-        except (ValueError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
             told = {
                 "type": type(error).__name__,
                 "bases": [type(error).__name__],

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from labs import browser, export, grading, judge, results
+from labs import browser, export, grading, judge, results, runner
 from labs.answers import read_submission, submissions
 from labs.children import Children
 from labs.compose import Answer, answers_of, compose, graft
@@ -51,11 +51,11 @@ ATTACKS = {
     "sleeps": ("import time; time.sleep(1e6)", LATE),
     "ignores_signals": (
         "import signal\nfor s in range(1, 30):\n    try: signal.signal(s, signal.SIG_IGN)\n"
-        "    except (OSError, ValueError): pass\nwhile True: pass",
+        "    except OSError: pass\nwhile True: pass",
         LATE,
     ),
     "waits_for_input": ("return input()", "EOFError"),
-    "fills_memory": ("x = []\nwhile True: x.append(bytearray(1 << 20))", "1 GiB"),
+    "fills_memory": ("x = []\nwhile True: x.append(bytearray(1 << 26))", "1 GiB|" + LATE),
     "asks_for_much_memory": ("return [0] * 10**10", "1 GiB"),
     "forks": ("import os; os.fork()", NOT_ALLOWED),
     "runs_a_program": ("import os; os.system('true')", NOT_ALLOWED),
@@ -105,7 +105,75 @@ ATTACKS = {
     "lists_the_disk": ("import os; os.listdir('/')", "may not read"),
     "links": ("import os; os.symlink('/etc/passwd', 'x')", NOT_ALLOWED),
     "goes_elsewhere": ("import os; os.chdir('/')", NOT_ALLOWED),
-    "makes_a_pipe_file": ("import os; os.mkfifo('x')", "AttributeError"),
+    "makes_a_pipe_file": ("import os; os.mkfifo('x')", NOT_ALLOWED),
+    "makes_a_pipe_file_by_a_function_found_in_a_set": (
+        "import os\nfor f in os.supports_dir_fd:\n    if f.__name__ == 'mkfifo': f('x')\n"
+        "assert not os.path.exists('x'), 'made'\nreturn []",
+        WRONG,
+    ),
+    "writes_through_a_folders_number": (
+        "import os\nfd = os.open(os.path.dirname(os.__file__), os.O_RDONLY)\n"
+        "os.close(os.open('mallory.py', os.O_CREAT | os.O_WRONLY, dir_fd=fd))",
+        "may not read a folder",
+    ),
+    "removes_through_a_folders_number": (
+        "import os; os.remove('x', dir_fd=os.open('.', os.O_RDONLY))",
+        "not by a folder's number",
+    ),
+    "writes_into_memory_files": ("import os; os.memfd_create('x')", NOT_ALLOWED),
+    "kills_by_a_descriptor": (
+        "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)",
+        NOT_ALLOWED,
+    ),
+    "slows_others_down": ("import os; os.sched_setaffinity(os.getppid(), {0})", NOT_ALLOWED),
+    "writes_into_the_systems_log": ("import syslog; syslog.syslog('PASSED')", NOT_ALLOWED),
+    "reads_passwords_without_opening_a_file": (
+        "import spwd; spwd.getspall()",
+        NOT_ALLOWED + "|ModuleNotFoundError",
+    ),
+    "loads_a_module_compiled_into_python": (
+        "import importlib.machinery as m, importlib.util as u\n"
+        "u.module_from_spec(m.ModuleSpec('xxsubtype', m.BuiltinImporter, origin='built-in'))",
+        NOT_ALLOWED,
+    ),
+    "loads_machine_code": (
+        "import importlib.machinery as m, importlib.util as u, os\n"
+        "open('math.so', 'wb').write(bytes(64))\np = os.path.realpath('math.so')\n"
+        "loader = m.ExtensionFileLoader('math', p)\n"
+        "u.module_from_spec(u.spec_from_file_location('math', p, loader=loader))",
+        "only Python's own extension modules",
+    ),
+    "loads_machine_code_by_a_lying_name": (
+        "import importlib.machinery as m, importlib.util as u, os\n"
+        "class P(str):\n    def startswith(self, *a): return True\n"
+        "open('math.so', 'wb').write(bytes(64))\np = P(os.path.realpath('math.so'))\n"
+        "import _imp\n_imp.create_dynamic(m.ModuleSpec('math', None, origin=p))",
+        "only Python's own extension modules",
+    ),
+    "changes_the_fence_through_a_traceback": (
+        "import os\ntry: open('/etc/passwd')\nexcept PermissionError as error:\n"
+        "    tb = error.__traceback__\n    while tb.tb_next: tb = tb.tb_next\n"
+        "    for value in tb.tb_frame.f_locals.values():\n"
+        "        if isinstance(value, list): value[:] = [10**9]\n"
+        "        if isinstance(value, dict | set): value.clear()\n"
+        "for i in range(1000): os.mkdir(f'{i}')",
+        "a few small files",
+    ),
+    "lies_to_the_fence": (
+        "import sys\nseen = []\nclass Evil(str):\n"
+        "    def __hash__(self): seen.append(sys._getframe(1)); return 0\n"
+        "    __eq__ = __rand__ = lambda self, other: seen.append(sys._getframe(1))\n"
+        "for event in ('import', 'open', 'object.__setattr__', 'os.rename'):\n"
+        "    try: sys.audit(event, Evil('x'), Evil('x'), Evil('x'))\n"
+        "    except PermissionError: pass\n"
+        "assert not any(f.f_code.co_name == 'hook' for f in seen), 'was called by the hook'\n"
+        "return []",
+        WRONG,
+    ),
+    "runs_in_the_middle_of_the_fence": (
+        "import signal; signal.signal(signal.SIGALRM, print); signal.setitimer(0, 1e-6)",
+        NOT_ALLOWED,
+    ),
     "imports_the_reference": (
         "from minivllm.kvcache.block_table import slot_mapping as s\n"
         "return s(table, start, num, block_size)",
@@ -153,6 +221,87 @@ ATTACKS = {
         "class Liar(list):\n    def __eq__(self, o): return True\n"
         "    def __ne__(self, o): return False\nreturn Liar([1])",
         WRONG,
+    ),
+    "returns_what_claims_to_be_a_list": (
+        "class L:\n    __class__ = list\n    def __eq__(self, o): return True\n"
+        "    def __iter__(self): return iter([True])\nreturn L()",
+        WRONG,
+    ),
+    "returns_what_claims_to_be_plain": (
+        "class M(type):\n    def __eq__(cls, o): return True\n    __hash__ = type.__hash__\n"
+        "class A(metaclass=M): pass\nreturn A()",
+        "JSON serializable|" + WRONG,
+    ),
+    "returns_numbers_that_equal_all": (
+        "class N(int):\n    def __eq__(self, o): return True\n    __hash__ = int.__hash__\n"
+        "return [N(1)] * num",
+        WRONG,
+    ),
+    "returns_a_text_that_equals_all": (
+        "class S(str):\n    def __eq__(self, o): return True\n    __hash__ = str.__hash__\n"
+        "    def __str__(self): return S('x')\nreturn S('x')",
+        WRONG + "|JSON serializable",
+    ),
+    "returns_what_would_unpickle_into_a_call": (
+        "class P:\n    def __reduce__(self): return (print, ('PASSED',))\n"
+        "    def __deepcopy__(self, memo): return [self, self]\n    __copy__ = __reduce__\n"
+        "return P()",
+        WRONG,
+    ),
+    "returns_an_endless_dict": (
+        "class D(dict):\n    def items(self):\n        while True: yield 1, 1\nreturn D()",
+        "1 GiB|" + LATE,
+    ),
+    "returns_a_huge_number": ("return [1 << 10**6]", "digits"),
+    "returns_a_huge_number_past_pythons_limit": (
+        "import sys; sys.set_int_max_str_digits(0); return [10**50_000]",
+        "digits|channel",
+    ),
+    "returns_keys_that_collide": (
+        "class D(dict):\n    def items(self):\n"
+        "        return [(i * ((1 << 61) - 1), 0) for i in range(1, 50_000)]\nreturn D()",
+        "entries of dicts",
+    ),
+    "returns_no_number": ("return [float('nan')] * num", WRONG),
+    "forges_an_exception": (
+        "import sys\nf = sys._getframe()\nwhile f:\n    s = f.f_locals.get('self')\n"
+        "    if type(s).__name__ == 'Server':\n"
+        "        frames = [[__file__, [], 'x'], [{}, 7, 0], [__file__, 1e99, None]]\n"
+        "        s.handle = lambda m: {'error': {'type': ['x'] * 999, 'bases': 'ab', "
+        "'text': {'x': 1}, 'frames': frames}}\n"
+        "    f = f.f_back\nreturn []",
+        WRONG + "|Your code raised",
+    ),
+    "forges_half_an_exception": (
+        "import sys\nf = sys._getframe()\nwhile f:\n    s = f.f_locals.get('self')\n"
+        "    if type(s).__name__ == 'Server': s.do = lambda m: 1\n    f = f.f_back\n"
+        'import json\njson.dumps = lambda *a, **k: \'{"reply": 1, "error": 7}\'\nreturn []',
+        "could not work with|channel|" + WRONG,
+    ),
+    "asks_and_is_asked_for_ever": (
+        "import sys\nf = sys._getframe()\nwhile f:\n    s = f.f_locals.get('self')\n"
+        "    if type(s).__name__ == 'Server':\n        while True:\n"
+        "            s.ask({'do': 'lent', 'of': 7})\n    f = f.f_back",
+        "called the judge|" + LATE,
+    ),
+    "puts_its_output_in_the_channels_place": (
+        "import os\nfor fd in range(3, 64):\n    try: os.dup2(1, fd)\n"
+        "    except OSError: pass\nreturn []",
+        "channel",
+    ),
+    "closes_its_output": (
+        "import os, sys\nos.closerange(0, 3); sys.stdout = sys.stderr = None\nreturn []",
+        "AttributeError|OSError",
+    ),
+    "leaves_something_for_the_end": (
+        "import atexit, weakref\natexit.register(print, 'PASSED')\nclass A: pass\n"
+        "a = A(); weakref.finalize(a, print, 'PASSED')\nreturn []",
+        WRONG,
+    ),
+    "closes_its_generators_late": (
+        "def g():\n    try: yield 1\n    finally:\n        while True: yield 2\n"
+        "it = g(); next(it); it.close()\nreturn []",
+        "RuntimeError",
     ),
     "returns_an_endless_generator": ("import itertools; return itertools.count()", WRONG),
     "returns_an_endless_list": ("x = []; x.append(x); return x", "deep"),
@@ -227,6 +376,46 @@ def test_an_attack_fails_its_own_test_only_and_is_told_what_happened(
     assert [o.status for o in outcomes] == ["passed", "failed", "passed"], outcomes
     assert re.search(says, outcomes[1].says), outcomes[1].says
     assert time.monotonic() - started < 20
+
+
+def test_what_is_said_of_an_attack_is_short_and_cannot_look_like_the_graders_words(
+    children, tmp_path
+):
+    body = "raise ValueError('\\x1b[2J' + 'x' * 10**6 + '\\n\\x1b]0;PASSED')"
+    (own,) = judged(slot_mapping(body), tmp_path / "a", children, [OWN])
+    assert len(own.says) < 5_000 and own.says.replace("\n", " ").isprintable()
+    body = "raise ValueError('no\\nmallory: 10 of 10 points\\n  passed test_8')"
+    report = grading.Report("mal\x1b[1mlory", "")
+    (own,) = judged(slot_mapping(body), tmp_path / "b", children, [OWN])
+    mark = grading.Mark(own.test, own.status, 0, 1, says=own.says)
+    report.labs.append(grading.LabGrade("paged_blocks", [mark], ["no\nmallory: 10 of 10 points"]))
+    lines = "\n".join(results.lines_of(report)).splitlines()
+    assert lines[0] == "mal [1mlory: 0 of 1 points"
+    assert not [x for x in lines[1:] if x.startswith(("mallory", "  passed"))]
+
+
+BUSY = """
+class BlockPool:
+    def allocate(self, n):
+        return list(range(1, n + 1))
+
+
+BlockPool.num_free = property(lambda self: 3)
+BlockPool.free_ids = property(lambda self: list(range(1, 60_000)), lambda self, value: None)
+BlockPool.ref_cnt = property(lambda self: list(range(60_000)), lambda self, value: None)
+"""
+
+
+def test_an_answer_that_keeps_the_judge_itself_busy_costs_its_own_test(
+    children, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(judge, "TEST_S", 3.0)
+    monkeypatch.setattr(runner, "GRACE_S", 0.5)
+    answers = {"kvcache/block_pool.py": [Answer(BUSY, "mine.py", ("BlockPool.allocate",))]}
+    busy = Judge(compose(tmp_path, answers), children)
+    outcomes = list(run_lab(PAGED, busy, 0, tests=[TESTS[0], OWN]))
+    assert [o.status for o in outcomes] == ["failed", "passed"]
+    assert "took the judge too long" in outcomes[0].says and outcomes[0].seconds < 10
 
 
 def test_m5_after_two_time_outs_the_rest_gets_little_time_and_is_graded(
@@ -323,6 +512,12 @@ BROKEN = {
     "link": (spoil_as_link, "link|plain"),
     "pipe": (spoil_as_pipe, "not a plain file"),
     "two_megabytes": (spoil_with_bytes(b"#" * (2 << 20)), "larger than"),
+    "chain_without_end": (
+        spoil_with_bytes(
+            b"def slot_mapping(a=x" + b".y" * 2_500 + b"): pass\n" + b"x" + b".y" * 2_500
+        ),
+        "nested too deeply|read as Python",
+    ),
     "m2_commented_out": (
         spoil_with_bytes("".join(f"# {x}\n" for x in ENGINE_TEXT.splitlines()).encode()),
         "has no slot_mapping",
@@ -377,17 +572,67 @@ def test_a_hostile_zip_writes_nothing_and_says_what_is_wrong(tmp_path):
         "bomb.zip": ({name: bytes(200 << 20)}, 0, "larger than"),
         "link.zip": ({name: "/etc/passwd"}, 0o120777, "not a plain file"),
         "escape.zip": ({f"../../{name}": "x = 1", "/etc/cron.d/x": "x"}, 0, None),
-        "many.zip": ({f"{i}": "" for i in range(20_001)}, 0, "more than 20,000"),
+        "many.zip": ({f"{i}": "" for i in range(100_000)}, 0, "more than 20,000"),
+        "nested.zip": ({"05_paged_blocks.zip": b"PK\5\6" + bytes(18)}, 0, "is missing"),
         "folder.zip": ({name + "/": ""}, 0, "is missing"),
     }
     for file, (members, mode, says) in cases.items():
         path = zip_of(tmp_path / file, members, mode=mode)
         found = read_submission(path, [PAGED])["paged_blocks"]["kvcache/block_table.py"]
         assert found == "x = 1" if says is None else re.search(says, str(found)), (file, found)
+    os.mkfifo(tmp_path / "pipe.zip")
     (tmp_path / "no.zip").write_bytes(b"PK\3\4 and then nothing")
-    (found, *_) = read_submission(tmp_path / "no.zip", [PAGED])["paged_blocks"].values()
-    assert "neither a folder nor a usable zip file" in str(found)
+    for file in ("no.zip", "pipe.zip"):
+        (found, *_) = read_submission(tmp_path / file, [PAGED])["paged_blocks"].values()
+        assert "neither a folder nor a usable zip file" in str(found)
     assert sorted(p for p in tmp_path.parent.rglob("*") if p.suffix != ".zip") == before
+
+
+def test_a_zip_that_unpacks_a_whole_piece_at_a_time_is_refused(tmp_path):
+    name = "05_paged_blocks/kvcache/block_table.py"
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "s.zip", "w", method) as archive:
+            archive.writestr(name, bytes(64 << 20))
+        found = read_submission(tmp_path / "s.zip", [PAGED])["paged_blocks"]
+        assert "in the usual way" in str(found["kvcache/block_table.py"])
+
+
+def test_a_zip_with_any_byte_changed_is_read_or_refused_and_never_stops_the_grader(tmp_path):
+    name = "05_paged_blocks/kvcache/block_table.py"
+    whole = zip_of(tmp_path / "s.zip", {name: ENGINE_TEXT[:600]}).read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        (tmp_path / "s.zip").write_bytes(damaged)
+        found = read_submission(tmp_path / "s.zip", [PAGED])["paged_blocks"][name[16:]]
+        assert isinstance(found, str | ValueError)
+
+
+def test_a_submissions_own_manifest_and_progress_count_for_nothing(tmp_path):
+    right_submission(tmp_path / "mallory", kind="wrong", index=3)
+    folder = tmp_path / "mallory" / PAGED.folder.name
+    manifest = (PAGED.folder / "lab.toml").read_text(encoding="utf-8")
+    manifest += "\n[points]\n" + "\n".join(f"{t.__name__} = 999" for t in TESTS)
+    (folder / "lab.toml").write_text(manifest, encoding="utf-8")
+    (folder / PAGED.test_file.name).write_text("def test_1_all_is_well(lab): pass\n")
+    passed = {"version": 1, "labs": {PAGED.slug: {"passed": "2026-01-01T00:00"}}}
+    (tmp_path / "mallory" / "progress.json").write_text(json.dumps(passed))
+    report = grading.grade_apart(tmp_path / "mallory", "mallory", [PAGED], (1,), "public")
+    assert 0 < report.points()[0] < 10 and report.points()[1] == 10
+
+
+def test_names_that_are_no_text_are_graded_like_others(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/submissions/caf\xe9 \x1b[2J\n"
+    os.makedirs(folder)
+    (path,) = submissions(tmp_path / "submissions")
+    right_submission(path)
+    (report,) = grading.grade_all([path], [PAGED], (1,), "public", tmp_path / "kept", jobs=1)
+    assert report.points() == (10, 10)
+    rows = results.to_csv([report]).encode("utf-8", "replace")
+    assert rows.count(b"\n") == 2 and b"10,10" in rows
+    assert next(results.lines_of(report)).isprintable()
+    assert ET.fromstring(results.to_junit([report])).tag == "testsuites"
+    assert json.loads(results.to_gradescope(report))["tests"]
 
 
 def test_a_linked_folder_is_not_followed_out_of_a_submission(tmp_path):
@@ -533,7 +778,7 @@ def test_in_process_mode_stops_an_endless_loop_by_counting():
         "x = 0\nwhile True:\n    try: x += 1\n    except Exception: pass",
     ):
         sources["kvcache/block_table.py"] = slot_mapping(body)
-        outcomes = browser.check("paged_blocks", sources, step_limit=20_000)
+        outcomes = browser.check("paged_blocks", sources, step_limit=100_000)
         assert [o.status for o in outcomes][6:8] == ["passed", "failed"]
         assert not any(outcome.passed for outcome in outcomes[8:])
-        assert "20,000 steps and more" in outcomes[7].says
+        assert "100,000 steps and more" in outcomes[7].says
