@@ -212,12 +212,13 @@ def _():
     lasts as long as its longest answer; what is written is their sum. So a static batch uses, of
     all places in all steps, the share
 
-    $$U_{\text{static}} = \frac{\text{sum of } n \text{ lengths}}{n \times \text{the longest}}
-    = \frac{\overline{L}\ \ [\text{tokens}]}{\mathbb{E}[\max_n L]\ \ [\text{tokens}]}$$
+    $$U_{\text{static}} = \frac{\overline{L}}{\mathbb{E}[\max_n L]}
+    \quad \left[\frac{\text{tokens}}{\text{tokens}}\right]$$
 
-    If all lengths are alike it is 1. With a few long ones it falls as $n$ grows: a larger table
-    makes it *worse*. Deciding at every step, $U$ stays near 1 as long as somebody waits. The
-    formula, and the real scheduler, for 160 answers of 40 tokens on average and 160 at most:
+    mean over expected longest. If all lengths are alike it is 1. With a few long ones it falls as
+    $n$ grows: a larger table makes it *worse*. Deciding at every step, $U$ stays near 1 as long as
+    somebody waits. The formula, and the real scheduler, for 160 answers of 40 tokens on average
+    and 160 at most:
     """)
     return
 
@@ -246,9 +247,13 @@ def _():
     **Tokens.** By the {term("roofline")}, a step of $B$ tokens takes its arithmetic or its memory
     traffic, whichever is longer, and a fixed $t_0$:
 
-    $$t(B) = \max\left(\frac{{2PB + \text{{attention}}\ \ [\text{{FLOP}}]}}
-    {{F\ \ [\text{{FLOP/s}}]}},\ \frac{{W + \text{{KV}}\ \ [\text{{bytes}}]}}
-    {{M\ \ [\text{{bytes/s}}]}}\right) + t_0\ \ [\text{{s}}]$$
+    $$t(B) = \max(t_F,\ t_M) + t_0 \quad [\text{{s}}]$$
+
+    $$t_F = \frac{{2PB + \text{{attention}}}}{{F}} \quad
+    \left[\frac{{\text{{FLOP}}}}{{\text{{FLOP/s}}}}\right]$$
+
+    $$t_M = \frac{{W + \text{{KV}}}}{{M}} \quad
+    \left[\frac{{\text{{bytes}}}}{{\text{{bytes/s}}}}\right]$$
 
     with $P$ parameters, $W$ bytes of weights, and the speeds $F$ and $M$ that are really reached.
     Everybody in a step waits for all of it. So a long prompt, computed in one piece, makes
@@ -337,7 +342,7 @@ def _(lab, mine):
 
 @app.cell(hide_code=True)
 def _():
-    measure = mo.ui.run_button(label="measure on this machine (about half a minute)")
+    measure = mo.ui.run_button(label="measure here")
     mo.vstack(
         [
             mo.md("""
@@ -351,7 +356,8 @@ def _():
 
         **Measured**: the first ten people of act 3, in 4 places, answered by the model `tiny` on
         the machine that runs this page. Before you press: in plain Python a row costs as much as
-        the row before it, since nothing is shared. What will the new way gain there?
+        the row before it, since nothing is shared. What will the new way gain there? (Half a
+        minute, or less.)
         """),
             measure,
         ]

@@ -40,8 +40,8 @@ PATTERNS = {
     "eight at once, answers all alike": [Ask(name, 1, 3, 5) for name in "abcdefgh"],
 }  # fmt: skip
 # Every reason that a step can have occurs among these five within FEW_LIMITS.
-FEW = [Ask("a", 1, 4, 6), Ask("b", 1, 3, 6), Ask("c", 2, 10, 4), Ask("d", 3, 4, 4),
-       Ask("e", 6, 2, 4)]  # fmt: skip
+FEW = [Ask("a", 1, 5, 7), Ask("b", 1, 7, 5), Ask("c", 2, 10, 4), Ask("d", 3, 3, 3),
+       Ask("e", 6, 3, 2)]  # fmt: skip
 FEW_LIMITS = Limits(places=3, budget=8, blocks=8)
 
 

@@ -121,13 +121,16 @@ class Look:
 
     def _why_so_many(self, row: Any, todo: int, left: int) -> str:
         num_tokens = len(row.token_ids)
-        known = ", computed once before," if self._is_back(row.request_id) else ""
+        again = ""
+        if self._is_back(row.request_id) and row.start == 0:
+            again = ", from its start again"
         if num_tokens == todo:
-            which = "All" if row.start == 0 else "The last"
-            return f"{which} {todo} of its tokens{known} fit in: it also gets a new one."
+            which = f"All {todo}" if row.start == 0 else f"The last {todo}"
+            fit = "fits" if todo == 1 else "fit"
+            return f"{which} of its tokens {fit} in{again}: it also gets a new one."
         is_own = num_tokens == self.limits.max_chunk and num_tokens < left
         most = "one request may take no more of a step" if is_own else "the step has no more left"
-        return f"Chunked: {num_tokens} of {todo} tokens{known} now; {most}."
+        return f"Chunked: {num_tokens} of {todo} tokens now{again}; {most}."
 
     def _why_paused(self, left: int) -> str:
         if left:

@@ -164,7 +164,7 @@ def test_memory_that_runs_out_stops_whoever_came_last_and_says_for_whom():
     assert why(steps[2], "b").startswith("Stopped: a needed a block and none was free.")
     assert why(steps[6], "b") == (
         "Comes back: 0 of 3 places were taken, 16 of 16 tokens left, and it needs 2 blocks of the "
-        "3 free. All 6 of its tokens, computed once before, fit in: it also gets a new one."
+        "3 free. All 6 of its tokens fit in, from its start again: it also gets a new one."
     )
 
 
