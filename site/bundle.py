@@ -30,7 +30,7 @@ LONG_AGO = (2020, 1, 1, 0, 0, 0)  # the same content makes the same wheel
 
 
 def bundle(folder: Path) -> None:
-    """Writes folder/pyodide, folder/packages and folder/pyodide-lock.json."""
+    """Writes folder/pyodide, with the lock file, and folder/packages."""
     (folder / "pyodide").mkdir(parents=True, exist_ok=True)
     (folder / "packages").mkdir(exist_ok=True)
     npm = NODE_MODULES / "pyodide"
@@ -45,7 +45,7 @@ def bundle(folder: Path) -> None:
         entry["depends"] = [name for name in entry["depends"] if name in packages]
     info = json.loads((npm / "pyodide-lock.json").read_text(encoding="utf-8"))["info"]
     lock = json.dumps({"info": info, "packages": packages}, indent=1)
-    (folder / "pyodide-lock.json").write_text(lock, encoding="utf-8")
+    (folder / "pyodide" / "pyodide-lock.json").write_text(lock, encoding="utf-8")
 
 
 def browser_modules() -> set[str]:
@@ -92,7 +92,7 @@ def own_wheel(folder: Path) -> Path:
     digest = hashlib.sha256()
     for name, path in files.items():
         digest.update(name.encode() + b"\0" + path.read_bytes())
-    version = f"0.1.0+{digest.hexdigest()[:12]}"
+    version = f"0.1.0.post{int(digest.hexdigest()[:10], 16)}"
     stem = f"{OWN.replace('-', '_')}-{version}"
     wheel = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 from engine_pages import room, room_says, rooms
 
@@ -13,6 +14,7 @@ TOOLS = ("bench", "commands")  # may import anything, so no arrow says much
 HIGH, GAP = 34, 26
 
 
+@cache
 def imported_rooms() -> dict[str, set[str]]:
     """Room -> the rooms that its files import."""
     found: dict[str, set[str]] = {name: set() for name in rooms()}

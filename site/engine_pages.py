@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import defaultdict
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -24,6 +25,16 @@ ORDER = (
     "checkpoint", "worker", "models", "layers", "kernels", "sample", "quantization", "bench",
     "commands",
 )  # fmt: skip
+
+
+@cache
+def users() -> dict[str, list[str]]:
+    """File -> the files that import it."""
+    found: dict[str, list[str]] = {name: [] for name in FILES}
+    for name in FILES:
+        for other in imports(name)[0]:
+            found[other].append(name)
+    return found
 
 
 def room(name: str) -> str:
@@ -113,7 +124,6 @@ def room_page(name: str, files: list[str], known: list[Lesson]) -> str:
 
 def file_section(file: str, readers: list[Lesson]) -> str:
     source = FILES[file].read_text(encoding="utf-8")
-    users = sorted(other for other in FILES if file in imports(other)[0])
     held = [
         f"* `{node.name}` {escape(first_line(node))}"
         for node in TREES[file].body
@@ -121,8 +131,8 @@ def file_section(file: str, readers: list[Lesson]) -> str:
         and ast.get_docstring(node)
     ]  # fmt: skip
     facts = [f"{source.count(chr(10))} lines"]
-    if users:
-        facts.append("used by " + ", ".join(file_link(user) for user in users))
+    if users()[file]:
+        facts.append("used by " + ", ".join(file_link(user) for user in users()[file]))
     if readers:
         facts.append(f"lesson {links_to(readers, '../')}")
     key = anchor(f"{file}.py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ class Lesson:
         return self.about["runs_on"] == "browser"
 
 
+@cache
 def lessons() -> list[Lesson]:
     return [Lesson(notebook, metadata(notebook)) for notebook in find_lessons()]
 

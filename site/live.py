@@ -15,7 +15,7 @@ from bundle import bundle
 
 SELF_HOSTED = (
     'data-pyodide-index-url="../python/pyodide/" '
-    'data-pyodide-lockfile-url="../python/pyodide-lock.json" '
+    'data-pyodide-lockfile-url="../python/pyodide/pyodide-lock.json" '
     'data-pypi-index-url="../python/packages/"'
 )
 # The page around it hands its colour scheme over; alone, the page follows the system.
@@ -69,7 +69,9 @@ def self_hosted(page: str) -> str:
         ('"theme": "light"', THEME),
     ):
         if old not in page:
-            raise ValueError(f"marimo's page has no {old!r} any more: see FACTS in site/live.py")
+            raise ValueError(f"marimo's page has no {old!r} any more")
         page = page.replace(old, new)
+    extra = (Path(__file__).parent / "run_page.html").read_text(encoding="utf-8")
+    page = page.replace("</head>", f"{extra}</head>", 1)
     page = re.sub(r'(href|src)="\./', r'\1="../', page)
     return re.sub(r'<link rel="(apple-touch-icon|manifest)"[^>]*>', "", page)

@@ -19,7 +19,8 @@ def static_html(html: str) -> str:
     parser = Plain()
     parser.feed(html)
     parser.close()
-    return re.sub(r'class="codehilite"', 'class="highlight"', "".join(parser.out))
+    made = re.sub(r'class="codehilite"', 'class="highlight"', "".join(parser.out))
+    return re.sub(r"<pre\b(?![^>]*tabindex)", '<pre tabindex="0"', made)  # wide code is scrolled
 
 
 class Plain(HTMLParser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from html import escape
 
@@ -20,7 +19,7 @@ PLAIN = "executor.plain.PlainExecutor"
 @cache
 def walk_html() -> str:
     """Every stop, one below the other. assets/site.js shows one at a time; print shows all."""
-    llm = LLM(os.environ.get("TBT_MODEL", "tiny"), executor=PLAIN)
+    llm = LLM("tiny", executor=PLAIN)
     walk = record(llm, PROMPT, SamplingParams(temperature=0, max_tokens=NUM_TOKENS))
     stops = "".join(
         f'<section class="tt-walk" aria-label="stop {index + 1}">'

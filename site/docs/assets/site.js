@@ -2,12 +2,6 @@
    on a page of its own, and a word leads to the glossary. */
 "use strict";
 
-/* A cell of marimo's that has run holds an output; until then Python is starting. */
-function isLive(frame) {
-  const page = frame.contentDocument;
-  return Boolean(page && page.querySelector("[data-tbt-live]"));
-}
-
 function openLesson(link) {
   if (location.protocol === "file:") {
     link.parentElement.querySelector("p").textContent =
@@ -20,7 +14,7 @@ function openLesson(link) {
   page.className = "run-page";
   page.setAttribute("aria-label", link.dataset.title);
   page.innerHTML = `<header><strong></strong>
-    <span role="status">starting Python<span class="dots" aria-hidden="true">...</span></span>
+    <span role="status">starting Python</span>
     <button type="button">Back to the page</button></header><iframe></iframe>`;
   page.querySelector("header").prepend(document.querySelector(".tbt-mark").cloneNode(true));
   page.querySelector("strong").textContent = link.dataset.title;
@@ -30,14 +24,15 @@ function openLesson(link) {
   page.querySelector("button").addEventListener("click", () => page.close());
   document.body.append(page);
   page.showModal();
-  const dots = status.querySelector(".dots");
-  const timer = setInterval(() => {
-    dots.textContent = ".".repeat(1 + (dots.textContent.length % 3));
-    if (!isLive(frame)) return;
-    clearInterval(timer);
-    page.dataset.live = "true";
-    status.textContent = "";
-  }, 400);
+  frame.addEventListener("load", () => {
+    const root = frame.contentDocument.documentElement; // it says itself how far it is
+    const tell = () => {
+      page.dataset.state = root.dataset.tbt;
+      status.textContent = root.dataset.tbt === "live" ? "" : root.dataset.tbt;
+    };
+    new MutationObserver(tell).observe(root, {attributeFilter: ["data-tbt"]});
+    tell();
+  });
 }
 
 document.querySelectorAll(".run a.button").forEach(link =>
