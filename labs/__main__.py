@@ -10,10 +10,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from . import instructor, report
+from . import instructor, overview, report
+from .face import say
 from .learner import MINE, Learner
 from .manifest import ROOT, LabInfo, find_lab
 from .runner import Judge, Outcome, run_lab
@@ -63,9 +63,9 @@ def main(argv: list[str] | None = None, mine: Path = MINE) -> int:
     sys.stdout.reconfigure(errors="replace")
     args = make_parser().parse_args(argv)
     try:
-        learner = Learner(mine)
+        learner = Learner(mine, say)
         if learner.progress.notice:
-            print(report.wrapped(learner.progress.notice, "") + "\n")
+            say(report.wrapped(learner.progress.notice, "") + "\n")
         return RUN[args.command or "list"](learner, args)
     except ValueError as error:
         print(f"labs: {error}", file=sys.stderr)
@@ -78,50 +78,17 @@ def current(learner: Learner, name: str | None) -> LabInfo:
     """The lab that is named, or else the one to work on now."""
     if name:
         return find_lab(name, learner.labs)
-    info = next_lab(learner)
+    info = overview.next_lab(learner)
     if info is None:
         raise ValueError("all labs are passed; name one")
     return info
 
 
-def next_lab(learner: Learner) -> LabInfo | None:
-    """The lab under way, or else the first that is neither passed nor skipped."""
-    progress = learner.progress
-    todo = [x for x in learner.labs if not progress[x.slug].passed and not progress[x.slug].skipped]
-    under_way = [x for x in todo if learner.has_started(x)]
-    return (under_way or todo or [None])[0]
-
-
-def state(learner: Learner, info: LabInfo, upcoming: LabInfo | None) -> str:
-    entry = learner.progress[info.slug]
-    if entry.passed:
-        return "passed" + (f", further {len(entry.further)}" if entry.further else "")
-    if entry.skipped:
-        return "skipped"
-    if learner.has_started(info):
-        return f"under way, {entry.num_passing} tests" if entry.num_passing else "started"
-    return "<- next" if info is upcoming else ""
-
-
 def do_list(learner: Learner, args: argparse.Namespace) -> int:
-    upcoming, part = next_lab(learner), ""
-    print("Token by Token: the labs. Each is a few functions of the engine, to write.")
-    for info in learner.labs:
-        if info.part != part:
-            part = info.part
-            print(f"\n{part}")
-        print(f"  {info.number:02}  {info.slug:<24}{info.minutes:>4} min   "
-              f"{state(learner, info, upcoming)}".rstrip())  # fmt: skip
-    passed = sum(bool(learner.progress[x.slug].passed) for x in learner.labs)
-    print(f"\n{passed} of {len(learner.labs)} passed. Type next:\n")
-    if upcoming is None:
-        print("  python -m labs mine chat        your whole engine, talking")
-    elif learner.has_started(upcoming):
-        print(f"  python -m labs check {upcoming.slug}")
-    else:
-        print(f"  python -m labs start {upcoming.slug}")
+    for text, kind in overview.lines(learner):
+        say(text, kind)
     if args.command is None:
-        print("\npython -m labs --help lists all commands.")
+        say("\npython -m labs --help lists all commands.")
     return 0
 
 
@@ -135,14 +102,11 @@ def do_check(learner: Learner, args: argparse.Namespace) -> int:
         return check_reference(info, args)
     if not learner.has_started(info):
         raise ValueError(f"{info.slug} is not started: python -m labs start {info.slug}")
-    status = check_once(learner, info, args)
-    if args.watch:
-        watch(learner, info, args)
-    return status
+    return watch(learner, info, args) if args.watch else check_once(learner, info, args)
 
 
 def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int:
-    print(f"Lab {info.number:02} {info.slug}\n", flush=True)
+    say(f"Lab {info.number:02} {info.slug}\n", "title")
     has_failed = False
 
     def show_until_failed(outcome: Outcome) -> None:
@@ -153,21 +117,24 @@ def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int
 
     outcomes, seed = learner.check(info, args.seed, args.direct, show_until_failed)
     failed = [o for o in outcomes if o.status == "failed"]
-    print()
+    say()
     if not failed:
-        print(report.summary(info, outcomes))
-        print(f"\n  yours beside the reference's   python -m labs diff {info.slug}")
-        print("  the engine on your code        python -m labs mine chat")
+        say(report.summary(info, outcomes), "passed")
+        say(f"\n  yours beside the reference's   python -m labs diff {info.slug}")
+        say("  the engine on your code        python -m labs mine chat")
+        say("  what comes next                python -m labs")
         return 0
-    hint = None if failed[0].is_starter else learner.next_hint(info)
-    print(report.failure(failed[0], hint, args.verbose))
-    print(f"\n  again    python -m labs check {info.slug} --seed {seed}")
-    print(f"  stuck?   python -m labs hint {info.slug}")
+    # While it watches, hints would be used up by saving.
+    hint = None if failed[0].is_starter or args.watch else learner.next_hint(info)
+    say(report.failure(failed[0], hint, args.verbose))
+    say(f"\n  again    python -m labs check {info.slug} --seed {seed}")
+    say(f"  stuck?   python -m labs hint {info.slug}")
     return 1
 
 
 def show(outcome: Outcome) -> None:
-    print(report.line_of(outcome), flush=True)
+    kind = {"passed": "passed", "failed": "failed"}.get(outcome.status, "quiet")
+    say(report.line_of(outcome), kind)
 
 
 def check_reference(info: LabInfo, args: argparse.Namespace) -> int:
@@ -175,28 +142,27 @@ def check_reference(info: LabInfo, args: argparse.Namespace) -> int:
     for outcome in outcomes:
         show(outcome)
         if outcome.status == "failed":
-            print(report.failure(outcome, None, args.verbose))
+            say(report.failure(outcome, None, args.verbose))
     return 0 if all(o.passed for o in outcomes) else 1
 
 
-def watch(learner: Learner, info: LabInfo, args: argparse.Namespace) -> None:
-    """Check again at each change until Ctrl-C."""
-    paths = [learner.path(info, file) for file in info.files]
-
-    def times() -> list[float]:
-        return [path.stat().st_mtime if path.exists() else 0 for path in paths]
-
-    seen = times()
-    print("\nwatching your files; Ctrl-C ends", flush=True)
-    while True:
-        time.sleep(0.3)
-        if times() != seen:
-            seen = times()
-            print("\n" + "-" * report.WIDTH)
-            try:
-                check_once(learner, info, args)
-            except ValueError as error:
-                print(f"labs: {error}")
+def watch(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int:
+    """Check at each change of a Python file in the lab's folder, until Ctrl-C."""
+    try:
+        from watchfiles import PythonFilter, watch
+    except ImportError as error:
+        raise ValueError("--watch needs watchfiles: python -m pip install watchfiles") from error
+    status, waiting = check_once(learner, info, args), "\nwatching your files; Ctrl-C ends"
+    say(waiting, "quiet")
+    folder = learner.mine / info.folder.name
+    for _ in watch(folder, watch_filter=PythonFilter(), raise_interrupt=False):
+        say("\n" + "-" * report.WIDTH, "quiet")
+        try:
+            status = check_once(learner, info, args)
+        except ValueError as error:
+            say(f"labs: {error}", "failed")
+        say(waiting, "quiet")
+    return status
 
 
 def do_hint(learner: Learner, args: argparse.Namespace) -> int:
@@ -204,10 +170,10 @@ def do_hint(learner: Learner, args: argparse.Namespace) -> int:
     failing = learner.progress[info.slug].failing
     hint = learner.next_hint(info)
     if hint is None:
-        print(f"No test of {info.slug} has failed yet: python -m labs check {info.slug}")
+        say(f"No test of {info.slug} has failed yet: python -m labs check {info.slug}")
         return 2
-    print(report.wrapped(failing.replace("_", " "), ""))
-    print(report.wrapped(f"Hint {hint[0]} of {hint[1]}: {hint[2]}"))
+    say(report.wrapped(failing.replace("_", " "), ""))
+    say(report.wrapped(f"Hint {hint[0]} of {hint[1]}: {hint[2]}"))
     return 0
 
 
@@ -218,7 +184,7 @@ def do_diff(learner: Learner, args: argparse.Namespace) -> int:
             f"{info.slug} is not passed yet. Rather a hint (python -m labs hint {info.slug})? "
             f"Or --give-up"
         )
-    print(learner.diff(info))
+    say(learner.diff(info))
     return 0
 
 
@@ -227,22 +193,22 @@ def do_reset(learner: Learner, args: argparse.Namespace) -> int:
     for info in labs:
         kept = learner.reset(info)
         if kept:
-            print(f"{info.slug} is as at the start; what you had is in {learner.shown(kept)}")
+            say(f"{info.slug} is as at the start; what you had is in {learner.shown(kept)}")
         elif not args.all:
-            print(f"{info.slug} is not started")
+            say(f"{info.slug} is not started")
     return 0
 
 
 def do_skip(learner: Learner, args: argparse.Namespace) -> int:
     info = current(learner, args.lab)
     learner.skip(info)
-    print(f"{info.slug} is skipped; python -m labs start {info.slug} comes back to it")
+    say(f"{info.slug} is skipped; python -m labs start {info.slug} comes back to it")
     return 0
 
 
 def do_update(learner: Learner, args: argparse.Namespace) -> int:
     complete = learner.update()
-    print("Everything is up to date." if complete else "The rest is up to date.")
+    say("Everything is up to date." if complete else "The rest is up to date.")
     return 0 if complete else 1
 
 

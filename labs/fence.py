@@ -17,12 +17,12 @@ from typing import Any
 
 MAX_WRITES = 32  # files and folders made or opened for writing
 
-# Parts of the library that are compiled, and compute only. Any other reaches round the hook.
+# Parts of the library that are compiled, and compute only, or ask the hook. Any other may not.
 EXTENSIONS = frozenset(
     "_asyncio _bisect _blake2 _bz2 _contextvars _csv _datetime _decimal _elementtree _hashlib "  # noqa: SIM905
     "_heapq _hmac _json _lsprof _lzma _md5 _multibytecodec _opcode _pickle _queue _random _sha1 "
     "_sha2 _sha256 _sha3 _sha512 _statistics _struct _typing _uuid _zoneinfo _zstd array audioop "
-    "binascii cmath math pyexpat select unicodedata zlib".split()
+    "binascii cmath math mmap pyexpat select unicodedata zlib".split()
 )
 REFUSED_MODULES = frozenset(
     "_ctypes _posixsubprocess _socket _multiprocessing cffi ctypes fcntl multiprocessing socket "  # noqa: SIM905
@@ -116,7 +116,8 @@ def make_hook(
     def hook(
         event, args, *, type=type, str=str, int=int, none=NONE, split=str.split,
         starts=str.startswith, next=next, stat=os.stat, Refused=PermissionError,
-        Missing=(FileNotFoundError, NotADirectoryError), readable=readable, library=library,
+        Unknown=ImportError, Missing=(FileNotFoundError, NotADirectoryError),
+        readable=readable, library=library,
         home=home, left=writes_left, refused=REFUSED_EVENTS, rooms=REFUSED_ROOMS,
         modules=REFUSED_MODULES, extensions=EXTENSIONS, reads=READS, makes=MAKES,
         flags=WRITE_FLAGS,
@@ -126,13 +127,13 @@ def make_hook(
         if event == "import":
             name, file = args[:2]
             if type(name) is not str or name in modules:
-                raise Refused("this module is not allowed in a lab")
+                raise Unknown("this module is not allowed in a lab")
             if type(file) is none:
                 return
             if type(file) is not str or not starts(file, library) or "-packages/" in file:
-                raise Refused("only Python's own extension modules can be loaded in a lab")
+                raise Unknown("only Python's own extension modules can be loaded in a lab")
             if name not in extensions and not starts(name, "_codecs_"):
-                raise Refused("this module is not allowed in a lab: " + name)
+                raise Unknown("this module is not allowed in a lab: " + name)
             return
         if event == "object.__setattr__" and args[1] == "__code__":
             raise Refused("this is not allowed in a lab: another function's code")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -193,6 +195,91 @@ def test_a_newcomer_is_told_what_to_type_next_at_every_point(labs):
         status, out = labs("check")
         assert status == 0 and "pass." in out, out
     assert "python -m labs mine chat" in labs()[1]
+
+
+def test_the_map_shows_parts_minutes_and_states_in_words_and_marks(labs):
+    out = labs()[1]
+    assert "New here?" in out and "about 245 minutes to go" in out
+    for lab in LABS:
+        assert f"\n{lab.part}\n" in out
+        assert re.search(rf"\[ \] {lab.number:02}  {lab.slug} +{lab.minutes} min", out)
+    assert re.search("practice .*<- next", out) and out.count("<- next") == 1
+    labs("start", "paged_blocks")
+    write_right(labs.mine, PAGED, "wrong", "leaks_on_short")
+    labs("check", "paged_blocks")
+    labs("skip", "practice")
+    out = labs()[1]
+    assert re.search(r"\[-\] 00 .*skipped", out) and "New here?" not in out
+    assert re.search(r"\[~\] 05 .*under way, 2 tests pass", out)
+
+
+def test_colour_changes_no_letter_and_nothing_of_it_is_needed(labs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    plain = labs()[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = labs()[1]
+    assert "\x1b[" in coloured and "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[\d;]*3\dm", labs()[1])
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert labs()[1] == plain
+
+
+WATCHING = """
+import sys
+from pathlib import Path
+from labs.__main__ import main
+sys.exit(main(["check", "practice", "--watch"], mine=Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+def test_watch_checks_at_each_change_until_it_is_interrupted(labs):
+    labs("start", "practice")
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCHING, str(labs.mine)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    killer = threading.Timer(60, process.kill)
+    killer.start()
+
+    def until(text):
+        found = ""
+        for line in process.stdout:
+            found += line
+            if text in line:
+                return found
+        raise AssertionError(f"it ended without {text!r}: {found[-2000:]}")
+
+    try:
+        assert "is not written yet" in until("Ctrl-C ends")
+        # It watches a moment after it says so: what is written meanwhile may be missed.
+        writing = threading.Event()
+
+        def write():
+            while not writing.wait(0.2):
+                write_right(labs.mine, LABS[0])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            until("all 8 tests pass")
+        finally:
+            writing.set()
+            writer.join()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() in (0, 130)
+    finally:
+        killer.cancel()
+        process.kill()
+
+
+def test_watch_without_its_library_says_what_to_install(labs, monkeypatch):
+    labs("start", "practice")
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    status, out = labs("check", "practice", "--watch")
+    assert status == 2 and "pip install watchfiles" in out
 
 
 def test_hints_come_one_at_a_time_and_the_last_one_stays(labs):
