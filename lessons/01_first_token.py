@@ -254,9 +254,9 @@ def _(llm, num, prompt, prompt_ids):
     _params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     _planned = walk.record(llm, prompt, _params).num_computed
     _text = mo.md(f"""
-    Does it agree with what runs? For n = 8 the law says {loop.work_without_memory(_p, 8)} and
-    {loop.work_with_memory(_p, 8)}. Counted just
-    now: {_asked} in the questions of a loop, {_planned} in the engine's plans.
+    Does it agree with what runs? For n = 8 the law says {loop.work_without_memory(_p, 8)} without
+    memory and {loop.work_with_memory(_p, 8)} with it. Counted just now: {_asked} in the questions
+    of a loop, {_planned} in the engine's plans.
     """)
     mo.vstack([show.picture(_bars), _text])
     return
