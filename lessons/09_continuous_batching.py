@@ -10,6 +10,7 @@ with app.setup(hide_code=True):
     from lessons.batching import NEW, OLD
     from lessons.glossary import term
     from lessons.stepping import Limits, run
+    from minivllm.request import Request
     from minivllm.scheduler.policy import Static
     from minivllm.scheduler.scheduler import Scheduler
 
@@ -131,18 +132,16 @@ def _(both, chosen, pattern, places, upto):
         )
         for name, made in both.items()
     ]
-    mo.vstack(
-        [
-            mo.hstack([pattern, places], justify="start", wrap=True),
-            upto,
-            show.picture(*_drawn),
-            mo.md(f"""
+    mo.vstack([
+        mo.hstack([pattern, places], justify="start", wrap=True),
+        upto,
+        show.picture(*_drawn),
+        mo.md(f"""
         *The scheduler: {chosen.name}.* Try the answers that are all alike: the old way loses
         nothing. Then find a number of places where the new way is hardly better. What has to be
         true of the people?
         """),
-        ]
-    )
+    ])  # fmt: skip
     return
 
 
@@ -215,10 +214,10 @@ def _():
     $$U_{\text{static}} = \frac{\overline{L}}{\mathbb{E}[\max_n L]}
     \quad \left[\frac{\text{tokens}}{\text{tokens}}\right]$$
 
-    mean over expected longest. If all lengths are alike it is 1. With a few long ones it falls as
-    $n$ grows: a larger table makes it *worse*. Deciding at every step, $U$ stays near 1 as long as
-    somebody waits. The formula, and the real scheduler, for 160 answers of 40 tokens on average
-    and 160 at most:
+    the mean over the expected longest. If all lengths are alike it is 1. With a few long ones it
+    falls as $n$ grows: a larger table makes it *worse*. Deciding at every step, $U$ stays near 1 as
+    long as somebody waits. The formula, and the real scheduler, for 160 answers of 40 tokens on
+    average and 160 at most:
     """)
     return
 
@@ -273,48 +272,47 @@ def _():
 
 @app.cell(hide_code=True)
 def _(lab):
-    mo.vstack(
-        [
-            mo.md(f"""
+    mo.vstack([
+        mo.md(f"""
         ## 5. Read
 
         There is no phase called prefill and none called decode in what follows. A request has
         tokens; some are computed ({term("num_computed_tokens")}), some are on their way, the rest
         is to do. A step does some more of the rest. A prompt in pieces, an answer token by token, a
-        stopped request from its start again: one rule. Those who run are asked first:
+        stopped request from its start again: one rule. Those who run are asked first.
         """),
-            show.show(Scheduler.schedule, Scheduler._plan_running, state=lab),
-            show.show(Scheduler._num_tokens_now, Scheduler._plan_waiting, state=lab),
-            mo.md("When the answer is there, counters move, tokens are appended, places open:"),
-            show.show(Scheduler.update_from_output, state=lab),
-            mo.md("And this is all that the old way is, a policy that bars newcomers:"),
-            show.show(Static, state=lab),
-            show.unchanged(
-                "minivllm/engine/core.py",
-                "minivllm/kvcache/kv_cache_manager.py",
-                "minivllm/scheduler/preemption.py",
-                "minivllm/executor/sim.py",
-            ),
-        ]
-    )
+        show.show(Request.num_uncomputed_tokens.fget, Scheduler.schedule, state=lab),
+        show.show(Scheduler._plan_running, state=lab),
+        show.show(Scheduler._num_tokens_now, Scheduler._make_room, state=lab),
+        mo.md("Then, with what is left, those who wait:"),
+        show.show(Scheduler._plan_waiting, state=lab),
+        mo.md("When the answer is there, counters move, tokens are appended, places open:"),
+        show.show(Scheduler.update_from_output, state=lab),
+        mo.md("And this is all that the old way is, a policy that bars newcomers:"),
+        show.show(Static, state=lab),
+        show.unchanged(
+            "minivllm/engine/core.py",
+            "minivllm/kvcache/kv_cache_manager.py",
+            "minivllm/scheduler/preemption.py",
+            "minivllm/executor/sim.py",
+        ),
+    ])  # fmt: skip
     return
 
 
 @app.cell(hide_code=True)
 def _():
     lab_page = show.lab_in_page(LESSON["lab"])
-    mo.vstack(
-        [
-            mo.md("""
+    mo.vstack([
+        mo.md("""
         ## 6. Build
 
         The bodies that were left out are yours: `_plan_running`, `_plan_waiting` and
         `update_from_output`. Fourteen tests look at them. The first has one request and one step;
         the last sends random company, and each text must be what its request would get alone.
         """),
-            lab_page,
-        ]
-    )
+        lab_page,
+    ])  # fmt: skip
     return (lab_page,)
 
 
@@ -343,9 +341,8 @@ def _(lab, mine):
 @app.cell(hide_code=True)
 def _():
     measure = mo.ui.run_button(label="measure here")
-    mo.vstack(
-        [
-            mo.md("""
+    mo.vstack([
+        mo.md("""
         ## 7. Measure
 
         **Modelled, before and after**: 64 people, 16 places, an H100. Any machine prints the same:
@@ -359,9 +356,8 @@ def _():
         the row before it, since nothing is shared. What will the new way gain there? (Half a
         minute, or less.)
         """),
-            measure,
-        ]
-    )
+        measure,
+    ])  # fmt: skip
     return (measure,)
 
 
