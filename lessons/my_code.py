@@ -63,7 +63,7 @@ def use_my_code(state: LabState) -> Any:
 def engine(mine: bool, state: LabState, folder: Path = MINE) -> Engine:
     """The learner's engine if it is wanted and the lab has passed, else the reference. mine: the
     switch's value."""
-    if not (mine and state.passed):
+    if not mine:
         return Engine()
     learner = Learner(folder, say=lambda text: None)
     answers: dict[str, list[Answer]] = {}

@@ -101,12 +101,10 @@ class Contiguous:
         self.runs: dict[str, range] = {}
 
     def holes(self) -> list[range]:
-        starts = [0, *(run.stop for run in self._in_order())]
-        stops = [*(run.start for run in self._in_order()), self.num_slots]
+        runs = sorted(self.runs.values(), key=lambda run: run.start)
+        starts = [0, *(run.stop for run in runs)]
+        stops = [*(run.start for run in runs), self.num_slots]
         return [range(a, b) for a, b in zip(starts, stops) if b > a]
-
-    def _in_order(self) -> list[range]:
-        return sorted(self.runs.values(), key=lambda run: run.start)
 
     def reserve(self, name: str, length: int) -> bool:
         hole = next((h for h in self.holes() if len(h) >= length), None)
@@ -136,14 +134,13 @@ def serve_contiguous(users: Sequence[Arrival], num_slots: int, num_steps: int) -
             )
             log.came(user, fits, length, why_not)
         coming = next((u for u in users if u.step >= step and u.name not in log.written), None)
-        wanted = coming.num_prompt + coming.max_tokens if coming else 0
+        wanted = log.wanted or (coming.num_prompt + coming.max_tokens if coming else 0)
         slots: list[tuple[str, str]] = [(draw.FREE, "")] * num_slots
         for hole in memory.holes():
             if len(hole) < wanted:
                 slots[hole.start : hole.stop] = [(draw.OUTSIDE, "")] * len(hole)
         for name, run in memory.runs.items():
-            for position, slot in enumerate(run):
-                slots[slot] = (log.kind(name, position), name)
+            slots[run.start : run.stop] = log.holds(name, len(run))
         log.take_moment(step, slots)
     return log.moments
 
@@ -192,8 +189,9 @@ def serve_paged(
         for name in requests:
             table = kv.tables[name].block_ids
             held = len(table) * block_size
-            for position, slot in enumerate(slot_mapping(tuple(table), 0, held, block_size)):
-                slots[slot - block_size] = (log.kind(name, position), name)
+            places = slot_mapping(tuple(table), 0, held, block_size)
+            for slot, content in zip(places, log.holds(name, held)):
+                slots[slot - block_size] = content
         log.take_moment(step, slots)
     return log.moments
 
@@ -245,12 +243,19 @@ class _Log:
         self.cut_off += newest.name
         return newest
 
-    def kind(self, name: str, position: int) -> str:
-        """What the slot of a position holds that a request owns."""
-        user = self.users[name]
-        if position < self.written[name]:
-            return draw.PREFILL if position < user.num_prompt else draw.DECODE
-        return draw.RESERVED if position < user.num_prompt + user.num_answer else draw.INSIDE
+    def holds(self, name: str, num_slots: int) -> list[tuple[str, str]]:
+        """What stands in the slots that a request owns: (kind, owner) of each."""
+        user, written = self.users[name], self.written[name]
+        ends = {
+            draw.PREFILL: user.num_prompt,
+            draw.DECODE: written,
+            draw.RESERVED: user.num_prompt + user.num_answer,
+            draw.INSIDE: num_slots,
+        }
+        slots: list[tuple[str, str]] = []
+        for kind, end in ends.items():
+            slots += [(kind, name)] * (min(end, num_slots) - len(slots))
+        return slots
 
     def take_moment(self, step: int, slots: Sequence[tuple[str, str]]) -> None:
         running = "".join(user.name for user in self.running)

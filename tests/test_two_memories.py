@@ -79,10 +79,15 @@ def test_who_is_refused_found_no_hole_and_who_is_let_in_found_one(gap):
         if user and user.name in moment.refused:
             refused += user.name
             assert longest < moment.wanted == user.num_prompt + user.max_tokens
+            assert moment.count("outside") == moment.num_free  # each hole is too small for it
             told = re.search(r"wants (\d+) .*; (\d+) are free, .* has (\d+)", moment.said)
             assert [int(n) for n in told.groups()] == [moment.wanted, free.count("."), longest]
-        elif user:
-            assert user.name in moment.running and moment.wanted == 0
+        else:
+            upcoming = next((u for step, u in sorted(users.items()) if step > moment.step), None)
+            wanted = upcoming.num_prompt + upcoming.max_tokens if upcoming else 0
+            short = sum(len(hole) for hole in free.split() if len(hole) < wanted)
+            assert moment.count("outside") == short and moment.wanted == 0
+            assert not user or user.name in moment.running
     assert refused
 
 
