@@ -47,8 +47,8 @@ def arrivals(gap: int, num_users: int = 26, seed: int = 25) -> tuple[Arrival, ..
     for number in range(num_users):
         max_tokens = random.choice(MAX_TOKENS)
         num_answer = min(round(random.lognormvariate(3.6, 0.6)), max_tokens)
-        num_prompt = random.randint(16, 80)
-        made.append(Arrival(chr(65 + number), number * gap, num_prompt, num_answer, max_tokens))
+        name, prompt = chr(65 + number), random.randint(16, 80)
+        made.append(Arrival(name, number * gap, prompt, num_answer, max_tokens))
     return tuple(made)
 
 
@@ -297,5 +297,4 @@ def law_by_block_size(
         for n, (label, values) in enumerate(rows.items())
     ]
     caption = f"Averages over {num_steps} steps, each request in each of them."
-    title = "unused slots and table entries of a request, by block size"
-    return draw.Picture(tuple(made), caption, title=title)
+    return draw.Picture(tuple(made), caption, title="what a block size costs a request")
