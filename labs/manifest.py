@@ -12,6 +12,7 @@ from .holes import Hole
 LABS = Path(__file__).parent
 ROOT = LABS.parent
 ENGINE = ROOT / "minivllm"
+UNPUBLISHED = LABS / "unpublished" / "wrong"  # outside of every lab, so that no package has it
 
 FIELDS = {
     "slug", "title", "part", "lesson", "runs_on", "minutes", "holes", "further", "steps", "hints",
@@ -52,8 +53,9 @@ class LabInfo:
         return [hole for hole in self.holes if hole.file == file]
 
     def answers(self, kind: str) -> list[Path]:
-        """The files in `right` or `wrong`."""
-        return sorted((self.folder / kind).glob("*.py"))
+        """The files in `right` or `wrong`; "unpublished": wrong ones that learners never get."""
+        folder = UNPUBLISHED / self.folder.name if kind == "unpublished" else self.folder / kind
+        return sorted(folder.glob("*.py"))
 
 
 def read_lab(folder: Path) -> LabInfo:

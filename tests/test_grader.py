@@ -746,7 +746,7 @@ def test_the_exported_autograder_grades_elsewhere_with_one_command(tmp_path):
         names = archive.namelist()
         archive.extractall(course)
     assert {"setup.sh", "run_autograder", "course/instructor_seeds.txt"} <= set(names)
-    assert not [n for n in names if "/right/" in n or "/wrong/" in n or "/mine/" in n]
+    assert not [n for n in names if re.search("right/|wrong/|unpublished|mine/", n)]
     right_submission(tmp_path / "ada")
     subprocess.run(
         ["bash", str(course / "run_autograder"), str(tmp_path / "ada"), str(tmp_path / "r.json")],
@@ -766,7 +766,7 @@ def test_the_classroom_template_holds_no_instructors_files(tmp_path):
         names = archive.namelist()
         classroom = json.loads(archive.read(".github/classroom/autograding.json"))
     assert ".github/workflows/labs.yml" in names and "labs/__main__.py" in names
-    assert not [n for n in names if re.search("right/|wrong/|seeds|mine/", n)]
+    assert not [n for n in names if re.search("right/|wrong/|unpublished|seeds|mine/", n)]
     assert classroom["tests"][0]["points"] == 40
 
 

@@ -87,6 +87,7 @@ def test_a_lab_is_complete(lab):
     assert lab.points.keys() <= set(tests)
     assert lab.steps.keys() <= {hole.name for hole in lab.holes}
     assert len(lab.answers("wrong")) >= 8 and lab.answers("right")
+    assert len(lab.answers("unpublished")) >= 2
     readme = (lab.folder / "README.md").read_text(encoding="utf-8")
     assert readme.count("\n") <= 60 and f"python -m labs check {lab.slug}" in readme
     for hole in lab.holes:
@@ -126,7 +127,7 @@ def test_a_right_answer_passes(lab, path, children, tmp_path):
         tests = [t for t, outcome in zip(tests, outcomes, strict=True) if outcome.drew]
 
 
-@pytest.mark.parametrize(("lab", "path"), every("wrong"))
+@pytest.mark.parametrize(("lab", "path"), every("wrong") + every("unpublished"))
 def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, children, tmp_path):
     named = FIRST.match(path.read_text(encoding="utf-8"))[1]
     judge = Judge(composed_of(lab, path, tmp_path), children)

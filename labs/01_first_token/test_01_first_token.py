@@ -67,6 +67,10 @@ def test_3_stops_at_the_end_token_and_keeps_it(lab):
         same_text(lab, got, greedy(prompt, 20, [EOS]),
                   "The full stop is the end token: the answer ends with it, and does not go on.",
     )  # fmt: skip
+        got, _ = generate(lab, prompt, 20, [EOS + 1, EOS])
+        same_text(lab, got, greedy(prompt, 20, [EOS]),
+                  "A model may have several end tokens, here two: the full stop is the second.",
+    )  # fmt: skip
         got, _ = generate(lab, prompt, 12, [])
         same_text(lab, got, greedy(prompt, 12),
                   "No end token is named here: a full stop is a word like any other.")  # fmt: skip
@@ -144,8 +148,14 @@ def core_of(lab, rooms, with_trace=False):
 
 
 class Clock:
+    """Says 2.5 first, and is a second later each time."""
+
+    def __init__(self):
+        self.now = 1.5
+
     def __call__(self):
-        return 2.5
+        self.now += 1
+        return self.now
 
 
 def names(calls):

@@ -2,6 +2,7 @@
 
 from labs.judge import Wrong
 from labs.toy import EOS, ToyEngine, greedy, next_token, text_of
+from minivllm.outputs import ModelRunnerOutput
 
 
 def run(lab, engine, max_steps, says="All requests should have ended long ago."):
@@ -161,6 +162,24 @@ def test_8_two_that_end_in_one_step_both_leave_and_give_their_blocks_back(lab):
     lab.same(engine.kv.pool.num_free, 63 - 3, says + "after step 3 all but c's 3 blocks are free.")
     engine.step()
     lab.same(engine.kv.pool.num_free, 63, says + "after step 4 all blocks are free.")
+    engine.scheduler.check()
+    one_that_fails(lab)
+
+
+def one_that_fails(lab):
+    engine = ToyEngine(lab)
+    engine.add("a", [1, 2], 4)
+    engine.add("b", [3, 4], 4)
+    plan = engine.scheduler.schedule(0.0)
+    token = next_token([3, 4])
+    result = ModelRunnerOutput(plan.step, ((), (token,)), errors=(("a", "its scores are NaN"),))
+    outputs = engine.scheduler.update_from_output(plan, result)
+    says = "Requests a and b were planned, and result.errors says that a's row failed. "
+    lab.same([(o.request_id, o.new_token_ids, o.finish_reason, o.error) for o in outputs],
+             [("a", (), "error", "its scores are NaN"), ("b", (token,), None, None)],
+             says + "So a ends with that error, and b gains its token. (request, its new tokens, "
+             "why it ended, its error):")  # fmt: skip
+    lab.same(list(engine.kv.tables), ["b"], says + "After that only b owns blocks.")
     engine.scheduler.check()
 
 
