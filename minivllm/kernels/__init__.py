@@ -40,13 +40,14 @@ class Ops:
     kv_cache_shape: Callable[..., tuple[int, ...]]
     prepare: Callable[..., AttentionMetadata]
     within_window: Callable[..., AttentionMetadata]
-    pack_linear: Callable[..., Tensor]
+    pack_linear: Callable[..., Any]
     linear: Callable[..., Tensor]
     attention: Callable[..., Tensor]
     kv_write: Callable[..., None]
     rms_norm: Callable[..., Tensor]
     rope: Callable[..., Tensor]
     silu_and_mul: Callable[..., Tensor]
+    decode_step: Callable[..., Callable[..., Tensor] | None]
 
 
 def load(backend: str = "auto", device: str = "cpu") -> Ops:
@@ -56,7 +57,7 @@ def load(backend: str = "auto", device: str = "cpu") -> Ops:
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"backend={backend!r} is not one of 'auto', {', '.join(BACKENDS)}")
     from . import reference
-    from .cpu import packed
+    from .cpu import narrow, packed
 
     ops = {name: getattr(reference, name) for name in Ops.__dataclass_fields__}
     if backend == "auto":
@@ -66,6 +67,9 @@ def load(backend: str = "auto", device: str = "cpu") -> Ops:
         reason = packed.why_not() if device == "cpu" else f"the device is {device!r}"
         if reason is not None:
             raise ValueError(f"backend='cpu' cannot work here: {reason}")
-        ops |= {"pack_linear": packed.pack_linear, "linear": packed.linear}
-        logger.info("backend cpu: products; all else is the reference's")
+        reason = narrow.why_not()
+        room = packed if reason else narrow
+        ops |= {name: f for name, f in vars(room).items() if name in ops}
+        what = f"products only, since {reason}" if reason else "products and narrow steps"
+        logger.info("backend cpu: %s; all else is the reference's", what)
     return Ops(**ops)

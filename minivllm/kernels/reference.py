@@ -6,12 +6,13 @@ of a block that belongs to one head, a page, is one piece of memory, and attenti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import AttentionMetadata
 
@@ -113,8 +114,9 @@ def _batch(rows: list[int], metadata: AttentionMetadata, shape: tuple[int, ...])
     )
 
 
-def pack_linear(weight: Tensor) -> Tensor:  # [out, in]
-    """The weight as `linear` wants it, made once when it has been loaded. Here: as it is."""
+def pack_linear(weight: Tensor, room: bool = True) -> Tensor:  # [out, in]
+    """The weight as `linear` wants it, made once when it has been loaded. Here: as it is. room:
+    whether memory holds it twice."""
     return weight
 
 
@@ -226,6 +228,12 @@ def silu_and_mul(x: Tensor) -> Tensor:
     silu of half types in float32."""
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
+    """A quicker way to run the decoder `model` on a few rows with one new token each, made once
+    for a KV cache. Here: there is none."""
+    return
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -30,11 +32,12 @@ class Linear(nn.Module):
         self.ops = ops
         self.weight = empty_parameter(num_out, num_in, dtype=dtype, device=device)
         self.bias = empty_parameter(num_out, dtype=dtype, device=device) if bias else None
-        self.packed: Tensor | None = None
+        self.packed: Any = None  # what Ops.pack_linear made of the weight
 
-    def pack(self) -> None:
-        """The weight is loaded: lay it out as the backend wants it, and keep that alone."""
-        self.packed = self.ops.pack_linear(self.weight)
+    def pack(self, room: bool = True) -> None:
+        """The weight is loaded: lay it out as the backend wants it, and keep that alone. room:
+        whether memory holds it twice."""
+        self.packed = self.ops.pack_linear(self.weight, room)
         self.weight = None
 
     def forward(self, x: Tensor) -> Tensor:  # [tokens, in] -> [tokens, out]

@@ -7,7 +7,7 @@ bear Hugging Face's names and are empty until `models/loader.py` fills them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -106,15 +106,16 @@ class Transformer(nn.Module):
             self.lm_head = None
         else:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, ops, **make)
-        self.tied_head: Tensor | None = None
+        self.tied_head: Any = None  # the embedding, as Ops.pack_linear made it
 
-    def pack(self) -> None:
-        """The weights are loaded: lay every product's out as the backend wants it."""
+    def pack(self, room: bool = True) -> None:
+        """The weights are loaded: lay every product's out as the backend wants it. room: whether
+        memory holds them twice."""
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack()
+                module.pack(room)
         if self.lm_head is None:
-            self.tied_head = self.ops.pack_linear(self.model.embed_tokens.weight)
+            self.tied_head = self.ops.pack_linear(self.model.embed_tokens.weight, room)
 
     def forward(
         self,

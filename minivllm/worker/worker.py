@@ -37,7 +37,8 @@ class Worker:
         logger.info("running on %s in %s", self.device, str(self.dtype).removeprefix("torch."))
         self.model = Transformer(model_config, self.ops, dtype=self.dtype, device=self.device)
         load_weights(self.model, model_config, self.dtype, self.device)
-        self.model.pack()
+        weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
+        self.model.pack(room=2 * weight_bytes < free_memory())
         self.spec = KVCacheSpec(
             block_size=config.block_size,
             num_layers=model_config.num_layers,

@@ -20,9 +20,9 @@ def why_not() -> str | None:
     return None
 
 
-def pack_linear(weight: Tensor) -> Tensor:  # [out, in]
-    """The weight as `linear` wants it. One on another device, or in a dtype that oneDNN has no
-    packed loops for, stays as it is."""
+def pack_linear(weight: Tensor, room: bool = True) -> Tensor:  # [out, in]
+    """The weight as `linear` wants it, which is all that is kept of it. One on another device, or
+    in a dtype that oneDNN has no packed loops for, stays as it is."""
     if weight.device.type != "cpu" or weight.dtype not in PACKABLE:
         return weight
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach())

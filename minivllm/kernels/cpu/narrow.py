@@ -1,0 +1,167 @@
+"""Steps of a few rows with one new token each, by the compiled loops of `decode`.
+
+Everything else is torch's, with packed weights. A weight is kept in both layouts, as it was loaded
+for narrow steps and packed for wide ones: the same numbers, in whatever company.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import AttentionMetadata
+from . import packed
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS = 4  # beyond, torch's products win
+NOTHING = np.empty(0, dtype=np.float32)
+
+
+def why_not() -> str | None:
+    """Why there are no compiled loops here; None if there are."""
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:
+        return f"numba cannot be imported ({error})"
+    try:
+        importlib.import_module("numba.np.ufunc.omppool")
+    except ImportError:  # its other pools take as long to start a loop as a loop takes
+        return "numba finds no OpenMP"
+    return None
+
+
+def compiled() -> ModuleType:
+    """`decode`, whose import imports numba, set to use as many threads as torch does."""
+    import numba
+
+    from . import decode
+
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    return decode
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight, in the layouts of both kinds of step."""
+
+    plain: Tensor  # [out, in]
+    packed: Tensor | None  # None: there was no room for it twice
+
+    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        if len(x) > MAX_ROWS:
+            if self.packed is None:
+                return F.linear(x, self.plain, bias)
+            return packed.linear(x, self.packed, bias)
+        out = compiled().products(floats(x), array(self.plain), floats(bias))
+        return torch.from_numpy(out).to(x.dtype)
+
+
+def pack_linear(weight: Tensor, room: bool = True) -> Tensor | Weight:  # [out, in]
+    """The weight as `linear` wants it. room: whether memory holds it twice."""
+    if weight.device.type != "cpu" or weight.dtype not in packed.PACKABLE:
+        return weight
+    weight = weight.detach()
+    return Weight(weight, packed.pack_linear(weight) if room else None)
+
+
+def linear(
+    x: Tensor,  # [tokens, in]
+    weight: Tensor | Weight,  # as pack_linear returned it
+    bias: Tensor | None = None,  # [out]
+) -> Tensor:  # [tokens, out]
+    if isinstance(weight, Weight):
+        return weight.linear(x, bias)
+    return F.linear(x, weight, bias)
+
+
+class DecodeStep:
+    """What `decode_step` returns. Call it in the model's place for steps that it takes."""
+
+    def __init__(self, model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
+        self.embed_tokens = model.embed_tokens
+        self.rotary = model.rotary
+        self.norm, self.eps = floats(model.norm.weight), np.float32(model.norm.eps)
+        self.layers = [
+            compiled_layer(layer, window)
+            for layer, window in zip(model.layers, model.windows, strict=True)
+        ]
+        self.kv_cache = [array(layer_cache) for layer_cache in kv_cache]
+
+    def takes(self, metadata: AttentionMetadata) -> bool:
+        num_rows = len(metadata.seq_lens)
+        return num_rows <= MAX_ROWS and metadata.query_start_loc[-1] == num_rows
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """As the model: [rows, hidden], and keys and values are in the cache."""
+        decode = compiled()
+        cos, sin = self.rotary.look_up(positions)
+        rows = decode.Rows(
+            lens=np.array(metadata.seq_lens),
+            table=metadata.block_table.numpy(),
+            slots=metadata.slot_mapping.numpy(),
+            cos=floats(cos.squeeze(1)),
+            sin=floats(sin.squeeze(1)),
+        )
+        hidden = floats(self.embed_tokens(token_ids))
+        for layer, layer_cache in zip(self.layers, self.kv_cache, strict=True):
+            decode.decoder_layer(hidden, layer, rows, layer_cache)
+        decode.rms_norm(hidden, self.norm, self.eps, hidden)
+        return torch.from_numpy(hidden).to(self.embed_tokens.weight.dtype)
+
+
+def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> DecodeStep | None:
+    """The decoder of a packed model for narrow steps, compiled and tried; None in a dtype that
+    has no compiled loops. kv_cache: by layer, as the model will get it."""
+    if not isinstance(model.layers[0].mlp.down_proj.packed, Weight):
+        return None
+    logger.info("backend cpu: compiling for narrow steps; the first time on a machine, 10 s")
+    step = DecodeStep(model, kv_cache)
+    nobody = torch.zeros(1, dtype=torch.int64)
+    step(nobody, nobody, AttentionMetadata([0, 1], [0], nobody[None], nobody - 1))
+    return step
+
+
+def compiled_layer(layer: nn.Module, window: int | None):
+    """`decode.Layer` of a decoder layer."""
+    attention, mlp = layer.self_attn, layer.mlp
+
+    def norm(module: nn.Module | None) -> np.ndarray:
+        return NOTHING if module is None else floats(module.weight)
+
+    return compiled().Layer(
+        input_norm=norm(layer.input_layernorm),
+        qkv=array(attention.qkv_proj.packed.plain),
+        qkv_bias=floats(attention.qkv_proj.bias),
+        q_norm=norm(attention.q_norm),
+        k_norm=norm(attention.k_norm),
+        o=array(attention.o_proj.packed.plain),
+        o_bias=floats(attention.o_proj.bias),
+        post_norm=norm(layer.post_attention_layernorm),
+        gate_up=array(mlp.gate_up_proj.packed.plain),
+        gate_up_bias=floats(mlp.gate_up_proj.bias),
+        down=array(mlp.down_proj.packed.plain),
+        down_bias=floats(mlp.down_proj.bias),
+        eps=np.float32(layer.input_layernorm.eps),
+        turns=attention.uses_rope,
+        window=window or np.iinfo(np.int64).max,
+    )
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    """The tensor's own memory as numpy sees it: bfloat16, which numpy has not, as uint16."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def floats(tensor: Tensor | None) -> np.ndarray:
+    """The numbers in float32; nothing for None."""
+    return NOTHING if tensor is None else array(tensor.detach().float().contiguous())

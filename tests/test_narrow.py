@@ -1,0 +1,219 @@
+"""Compiled steps of a few rows: the decoder's own answer, in float64 and from the reference."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from by_hand import kv_tensors
+from tiny_models import random_model
+
+from minivllm import LLM, SamplingParams, kernels
+from minivllm.checkpoint.model_config import read_model_config
+from minivllm.kernels import AttentionMetadata, reference
+from minivllm.kernels.cpu import narrow, packed
+from minivllm.models.loader import load_weights
+from minivllm.models.transformer import Transformer
+
+OPS = kernels.load("cpu")
+MODELS = {
+    "6 heads on 2": ("llama", {}),
+    "5 on 1, tied, biases, one layer": (
+        "llama",
+        {
+            "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 6, "hidden_size": 20,
+            "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True,
+            "num_hidden_layers": 1,
+        },
+    ),
+    "4 on 4, wide": (
+        "llama",
+        {
+            "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64,
+            "hidden_size": 200, "intermediate_size": 333,
+        },
+    ),
+    "window": ("mistral", {"sliding_window": 7}),
+    "biases of q, k and v": ("qwen2", {"hidden_size": 60}),
+    "normed q and k": ("qwen3", {"attention_bias": True}),
+    "stored as one": ("phi3", {"num_attention_heads": 4, "hidden_size": 40}),
+    "layers that do not turn": ("smollm3", {"num_hidden_layers": 5}),
+}  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def load(folder: str, dtype: torch.dtype, ops=OPS) -> Transformer:
+    model = Transformer(read_model_config(folder), ops, dtype=dtype)
+    load_weights(model, read_model_config(folder), dtype, "cpu")
+    model.pack()
+    return model
+
+
+class Step:
+    """Rows of the given lengths, each with a new last token, over shuffled blocks. KV of earlier
+    tokens is random and the same in every dtype; all else is NaN."""
+
+    def __init__(self, folder: str, lens: list[int], block_size: int, seed: int) -> None:
+        self.config, self.block_size = read_model_config(folder), block_size
+        generator = torch.Generator().manual_seed(seed)
+        counts = [max(1, -(-n // block_size)) for n in lens]
+        blocks = 1 + torch.randperm(sum(counts) + 2, generator=generator)
+        self.table = torch.zeros(len(lens), max(counts) + 1, dtype=torch.int64)
+        for line, own in zip(self.table, blocks[: sum(counts)].split(counts), strict=True):
+            line[: len(own)] = own
+        last = [(row, n - 1) for row, n in enumerate(lens)]
+        slots = [self.slot(row, at) if at >= 0 else -1 for row, at in last]
+        self.token_ids = torch.randint(331, (len(lens),), generator=generator)
+        self.positions = torch.tensor([max(0, at) for _, at in last])
+        self.metadata = AttentionMetadata(
+            list(range(len(lens) + 1)), lens, self.table, torch.tensor(slots)
+        )
+        memory = kv_tensors(self.config, torch.float64, len(blocks) + 1, block_size).memory
+        for row, at in last:
+            for position in range(at):
+                block, offset = divmod(self.slot(row, position), block_size)
+                part = memory[:, block, :, :, offset]
+                part.copy_(torch.randn(part.shape, generator=generator).bfloat16())
+        self.memory = memory
+
+    def slot(self, row: int, position: int) -> int:
+        block, offset = divmod(position, self.block_size)
+        return int(self.table[row, block]) * self.block_size + offset
+
+    @torch.inference_mode()
+    def run(self, model: Transformer, compiled: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The model's answer [rows, hidden], and the KV memory after it."""
+        memory = self.memory.to(model.model.embed_tokens.weight.dtype)
+        layers, where = memory.unbind(0), (self.token_ids, self.positions)
+        if compiled:
+            step = narrow.decode_step(model.model, layers)
+            assert step.takes(self.metadata)
+            return step(*where, self.metadata), memory
+        return model(*where, reference.prepare(self.metadata, layers[0]), layers), memory
+
+
+def draw_steps(folder: str, num: int):
+    draw = random.Random(folder.rpartition("/")[2])
+    for seed in range(num):
+        block_size = draw.choice([1, 3, 16])
+        lens = [draw.choice([1, 2, 15, 16, 17, 40]) for _ in range(draw.randint(1, 4))]
+        yield Step(folder, lens, block_size, seed)
+
+
+@pytest.fixture(params=MODELS)
+def folder(request, tmp_path_factory):
+    model_type, sizes = MODELS[request.param]
+    return random_model(tmp_path_factory.mktemp("models"), model_type, **sizes)
+
+
+def test_in_float32_a_compiled_step_is_the_decoder_in_float64(folder):
+    """Within 64 roundings of the largest number; seen: 17. What it writes is what the decoder
+    writes, and it touches nothing else."""
+    model, judge = load(folder, torch.float32), load(folder, torch.float64, kernels.load())
+    for step in draw_steps(folder, 12):
+        (want, want_kv), (got, got_kv) = step.run(judge, False), step.run(model, True)
+        bound = 64 * torch.finfo(torch.float32).eps * want.abs().max()
+        assert (got - want).abs().max() < bound
+        assert torch.equal(got_kv.isnan(), want_kv.isnan())
+        assert (got_kv - want_kv).nan_to_num().abs().max() < 64 * bound
+
+
+def test_in_bfloat16_it_lies_no_further_from_the_truth_than_torch_does(folder):
+    plain = load(folder, torch.bfloat16, kernels.load("reference"))
+    model, judge = load(folder, torch.bfloat16), load(folder, torch.float64)
+    with torch.no_grad():  # the truth is that of the rounded weights
+        for a, b in zip(judge.parameters(), plain.parameters(), strict=True):
+            a.copy_(b)
+    ours, theirs = [], []
+    for step in draw_steps(folder, 12):
+        truth, _ = step.run(judge, False)
+        got, kv = step.run(model, True)
+        ours.append((got - truth).abs().flatten())
+        theirs.append((step.run(plain, False)[0] - truth).abs().flatten())
+        assert torch.equal(kv.isnan(), step.run(plain, False)[1].isnan())
+    ours, theirs = torch.cat(ours), torch.cat(theirs)
+    assert ours.max() < 1.2 * theirs.max() and ours.mean() < theirs.mean()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_row_of_length_0_is_harmless(tmp_path, dtype):
+    """Padding: its neighbours feel nothing, and nothing is written."""
+    folder = random_model(tmp_path, "llama")
+    model = load(folder, dtype)
+    want, want_kv = Step(folder, [20], 4, seed=0).run(model, True)
+    padded = Step(folder, [20], 4, seed=0)
+    table, slots = padded.table.repeat(2, 1), padded.metadata.slot_mapping
+    padded.metadata = AttentionMetadata(
+        [0, 1, 2], [20, 0], table, torch.cat((slots, torch.tensor([-1])))
+    )
+    padded.token_ids, padded.positions = padded.token_ids.repeat(2), padded.positions.repeat(2)
+    got, got_kv = padded.run(model, True)
+    assert torch.equal(got[:1], want) and got.isfinite().all()
+    assert torch.equal(got_kv.nan_to_num(7), want_kv.nan_to_num(7))
+
+
+def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
+    """Random bits, ties, infinities and NaN."""
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 4096, dtype=np.uint32)
+    bits[:4] = 0x3F808000, 0x3F818000, 0x7F800000, 0xFF800000  # two ties, two infinities
+    bits[4:6] = 0x7FFFFFFF, 0x7F7FFFFF  # NaN that would overflow; the largest number
+    numbers = bits.view(np.float32).reshape(2, 1, 1, 2048)
+    kv = np.zeros((1, 2, 1, 1, 2048), dtype=np.uint16)
+    narrow.compiled().write(numbers[0, 0], numbers[1, 0], kv, 0)
+    got = torch.from_numpy(kv).view(torch.bfloat16).flatten()
+    want = torch.from_numpy(numbers).bfloat16().flatten()
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
+
+
+def test_wide_steps_and_chunks_are_left_to_torch(tmp_path):
+    model = load(random_model(tmp_path, "llama"), torch.float32)
+    kv = kv_tensors(read_model_config(random_model(tmp_path, "llama")), torch.float32, 4, 4)
+    step = narrow.decode_step(model.model, kv.layers)
+    for new, takes in (([1], True), ([1] * narrow.MAX_ROWS, True), ([1] * 9, False), ([2], False)):
+        starts = [sum(new[:r]) for r in range(len(new) + 1)]
+        nobody = torch.zeros(1, dtype=torch.int64)
+        assert step.takes(AttentionMetadata(starts, new, nobody[None], nobody)) is takes
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+def test_a_dtype_without_compiled_loops_has_no_such_step(tmp_path, dtype):
+    model = load(random_model(tmp_path, "llama"), dtype)
+    assert narrow.decode_step(model.model, []) is None
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_an_engine_says_in_float32_what_the_reference_says(tmp_path, monkeypatch, room):
+    """From one request to more than a narrow step takes, and back, with memory for the weights
+    twice and without."""
+    from minivllm.worker import worker
+
+    if not room:
+        monkeypatch.setattr(worker, "free_memory", lambda: 1)
+    folder = random_model(tmp_path, "llama")
+    draw = random.Random(0)
+    prompts = [[draw.randrange(331) for _ in range(draw.randint(1, 40))] for _ in range(12)]
+    params = [
+        SamplingParams(temperature=0, max_tokens=4 * n, ignore_eos=True) for n in range(1, 13)
+    ]
+    plain, compiled = (
+        LLM(folder, backend=backend, dtype="float32", kv_cache_memory_bytes=1 << 20)
+        for backend in ("reference", "cpu")
+    )
+    head = compiled.engine.core.executor.worker.model.lm_head.packed
+    assert (head.packed is not None) is room
+    for a, b in zip(
+        plain.generate(prompts, params), compiled.generate(prompts, params), strict=True
+    ):
+        assert a.outputs[0].token_ids == b.outputs[0].token_ids
+
+
+def test_without_numba_everything_is_torchs_and_the_log_says_so(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with caplog.at_level("INFO"):
+        ops = kernels.load("cpu")
+    assert ops.linear is packed.linear and ops.decode_step is reference.decode_step
+    assert "numba cannot be imported" in caplog.text
