@@ -7,6 +7,7 @@ pages, and puts the lessons that run in the browser beside them. `--serve` shows
 from __future__ import annotations
 
 import argparse
+import hashlib
 import http.server
 import os
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PUBLIC = HERE / "public"
+BUILT = "built.txt"
 TABLE_TESTS = ("test_equality.py", "test_architectures.py", "test_sampling_params.py")
 
 sys.path[:0] = [str(HERE), str(ROOT)]
@@ -42,7 +44,7 @@ def main() -> None:
 
 
 def build() -> None:
-    start = time.perf_counter()
+    start, stamp = time.perf_counter(), sources()
     fetch()
     write_tables()
     say("making the pages (each lesson is run)")
@@ -53,10 +55,28 @@ def build() -> None:
         raise ValueError("mkdocs stopped: see above")
     say("packing Python for the browser")
     export_live([one.notebook for one in lessons() if one.in_browser], PUBLIC / "run")
+    (PUBLIC / BUILT).write_text(stamp, encoding="utf-8")
     size = sum(path.stat().st_size for path in PUBLIC.rglob("*") if path.is_file())
     num_pages = sum(1 for _ in PUBLIC.rglob("*.html"))
     took = time.perf_counter() - start
     say(f"{num_pages} pages, {size / 1e6:.0f} MB, in {took:.0f} s: site/public/index.html")
+
+
+def sources() -> str:
+    """A digest of all that the site is made of. A built site carries that of its making."""
+    found = hashlib.sha256()
+    folders = [ROOT / name for name in ("minivllm", "labs", "lessons", "site", "build/tables")]
+    away = {"__pycache__", "mine", "public", "build", "__marimo__"}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not away & set(path.relative_to(folder).parts):
+                found.update(path.as_posix().encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def is_current() -> bool:
+    built = PUBLIC / BUILT
+    return built.exists() and built.read_text(encoding="utf-8") == sources()
 
 
 def write_tables() -> None:

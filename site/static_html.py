@@ -117,9 +117,9 @@ def inline(html: object) -> str:
 def control(data: dict) -> str:
     """A control: its name, and the value that the page was computed with."""
     value = data.get("initial-value")
-    if isinstance(data.get("steps"), list) and data["steps"] and isinstance(value, int | float):
-        shown = f"{value:g}"
-    elif isinstance(value, list):
+    if data.get("steps"):  # a slider over a list counts its places
+        value = data["steps"][int(value)]
+    if isinstance(value, list):
         shown = ", ".join(str(v) for v in value)
     else:
         shown = {None: "", True: "on", False: "off"}.get(value, value)

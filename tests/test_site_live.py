@@ -1,0 +1,118 @@
+"""Lessons that run in the page: Python in a real Chromium, the engine, a lab solved by typing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from browsing import LESSONS, ROOT
+from test_floor_plan import FILES, is_control
+
+pytest_plugins = ["browsing"]
+pytestmark = pytest.mark.slow
+LIVE_S = float(os.environ.get("MINIVLLM_LIVE_S", "180"))  # a busy machine starts Python slowly
+ENDLESS = "        while True:\n            pass\n"
+
+
+def test_every_file_of_the_control_plane_runs_in_the_browser_and_tiny_writes_quickly(page, home):
+    """Python in the page, as lessons start it, without marimo. At least 15 tokens a second."""
+    names = [f"minivllm.{n.replace('/', '.')}" for n in FILES if is_control(n) and n != "__init__"]
+    code = f"""
+        import importlib, json, time
+        for name in {names}:
+            importlib.import_module(name)
+        from minivllm import LLM, SamplingParams
+        llm, params = LLM("tiny"), SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+        best = 0
+        for _ in range(3):
+            start = time.perf_counter()
+            (out,) = llm.generate("Once upon a time", params)
+            best = max(best, 60 / (time.perf_counter() - start))
+        json.dumps([best, out.outputs[0].text])
+    """
+    page.goto(f"{home}/404.html")
+    rate, text = json.loads(
+        page.evaluate(
+            """async code => {
+                const base = `${location.origin}/run/python/pyodide/`;
+                const {loadPyodide} = await import(`${base}pyodide.mjs`);
+                const python = await loadPyodide({indexURL: base});
+                await python.loadPackage("token-by-token");
+                return python.runPython(code);
+            }""",
+            re.sub(r"^ {8}", "", code, flags=re.M),
+        )
+    )
+    from minivllm import LLM, SamplingParams
+
+    here = LLM("tiny", executor="executor.plain.PlainExecutor")
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    assert text == here.generate("Once upon a time", params)[0].outputs[0].text
+    assert rate >= 15, f"{rate:.1f} tokens a second"
+
+
+def open_live(page, home: str, lesson: str):
+    """Click "Run it here" and wait until Python is there. The frame that the lesson runs in."""
+    page.goto(f"{home}/lessons/{lesson}.html")
+    page.get_by_role("link", name="Run it here").click()
+    assert page.locator("dialog [role=status]").inner_text() == "starting Python"
+    page.locator("dialog[data-state=live]").wait_for(timeout=LIVE_S * 1000)
+    assert page.locator("dialog [role=status]").inner_text() == ""
+    return page.frame_locator("dialog iframe")
+
+
+def computed(frame) -> str:
+    """All pictures in the frame, as markup."""
+    return "".join(
+        frame.locator(".output-area svg.tt").evaluate_all("all => all.map(s => s.outerHTML)")
+    )
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_starts_in_the_page_and_a_slider_moves_its_picture(page, home, lesson):
+    frame = open_live(page, home, lesson)
+    assert frame.locator(".marimo-error").count() == 0
+    before = computed(frame)
+    assert before
+    slider = frame.get_by_role("slider").first
+    slider.focus()
+    for _ in range(6):
+        slider.press("ArrowLeft")
+    page.wait_for_function(
+        """before => {
+            const inside = document.querySelector("dialog iframe").contentDocument;
+            const all = [...inside.querySelectorAll(".output-area svg.tt")];
+            return all.map(s => s.outerHTML).join("") !== before;
+        }""",
+        arg=before,
+        timeout=LIVE_S * 1000,
+    )
+
+
+def test_the_lab_is_solved_by_typing_in_the_page(page, home):
+    """A wrong answer is told what is wrong, an endless loop is stopped, a right answer passes."""
+    frame = open_live(page, home, "05_paged_blocks")
+    lab = ROOT / "labs" / "05_paged_blocks"
+    wrong = (lab / "wrong" / "leaks_on_short.py").read_text(encoding="utf-8")
+    right = (lab / "right" / "slices_and_counters.py").read_text(encoding="utf-8")
+    rest = right.partition("def slot_mapping")
+    type_and_check(page, frame, wrong + "\n\n" + "".join(rest[1:]))
+    frame.get_by_text("takes nothing when short").first.wait_for(timeout=LIVE_S * 1000)
+    assert "Hint 1 of 3" in frame.locator("[role=status].tt-box").inner_text()
+    endless = right.replace(
+        "        taken = tuple", "        while True:\n            pass\n        taken = tuple"
+    )
+    type_and_check(page, frame, endless)
+    frame.get_by_text(re.compile("steps", re.I)).first.wait_for(timeout=LIVE_S * 1000)
+    type_and_check(page, frame, right)
+    frame.get_by_text(re.compile("public tests", re.I)).first.wait_for(timeout=LIVE_S * 1000)
+
+
+def type_and_check(page, frame, text: str) -> None:
+    editor = frame.locator("marimo-code-editor .cm-content").first
+    editor.click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(text)
+    frame.get_by_role("button", name="Check my code").click()
