@@ -18,7 +18,7 @@ SOUND := import importlib.metadata as m, sys; \
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help learn test check lint doctor gpu-check clean
+.PHONY: help learn test check lint site site-serve doctor gpu-check clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,12 @@ lint: $(VENV)/.test-ready  ## what ruff says of style and mistakes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+site: $(VENV)/.test-ready  ## build the website into site/public (needs Node.js and npm)
+	$(BIN)/python site/build.py
+
+site-serve: $(VENV)/.test-ready  ## build the website and show it on this machine
+	$(BIN)/python site/build.py --serve
+
 doctor: $(VENV)/.learn-ready  ## say what this machine has, what is missing, and how to mend it
 	@$(BIN)/minivllm doctor
 
@@ -44,6 +50,7 @@ gpu-check: $(VENV)/.test-ready  ## on a machine with an NVIDIA GPU: test it, rec
 
 clean:  ## remove .venv and every cache; models stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf site/build site/public
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is written only when its step is done, so an interrupted step starts again.
