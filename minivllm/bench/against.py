@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from .offline import Figures, middle, records_of
@@ -29,7 +30,7 @@ Judge = Callable[[Sequence[Record]], Figures]
 
 def check_peer(name: str, python: str, model: str) -> None:
     """Raises ValueError, with what to change, where the peer cannot be had: its interpreter is
-    not one, has not its package, or cannot read the kind of checkpoint."""
+    not one or has not its package, or there is no .gguf file for llama.cpp."""
     _, package = PEERS[name]
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
     try:
@@ -41,14 +42,8 @@ def check_peer(name: str, python: str, model: str) -> None:
             f"{python} has no package {package}: install it there, or name the Python of an "
             f"environment that has it by --peer-python"
         )
-    is_gguf = Path(model).suffix == ".gguf"
-    if name == "llamacpp" and not is_gguf:
+    if name == "llamacpp" and Path(model).suffix != ".gguf":
         raise ValueError(f"llamacpp reads .gguf files, not {model}: name one by --peer-model")
-    if name == "vllm" and is_gguf:
-        raise ValueError(
-            f"vllm reads checkpoint folders, not {model}: name one of the same model by "
-            f"--peer-model"
-        )
 
 
 def peer_spec(
@@ -65,6 +60,21 @@ def peer_spec(
     return PeerSpec(name, python, engine, model, options)
 
 
+def readable(spec: PeerSpec, folder: str) -> PeerSpec:
+    """The spec with a checkpoint that its engine reads: a .gguf file is written into the folder
+    anew for those that do not."""
+    if spec.engine not in ("hf", "vllm") or Path(spec.model).suffix != ".gguf":
+        return spec
+    import torch
+
+    from .peer_checkpoint import write_checkpoint
+
+    model = Path(folder, "checkpoint")
+    model.mkdir()
+    write_checkpoint(spec.model, model, getattr(torch, str(spec.options["dtype"])))
+    return replace(spec, model=str(model))
+
+
 class Comparison:
     """Both engines, loaded. A context: on leaving it their processes end."""
 
@@ -77,7 +87,7 @@ class Comparison:
         with self._stack as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             for spec in self.specs:  # one after the other: neither disturbs the other's loading
-                peer = Peer(spec, self.threads, folder)
+                peer = Peer(readable(spec, folder), self.threads, folder)
                 stack.callback(peer.close)
                 self.peers.append(peer)
             self._stack = stack.pop_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,8 @@ def ladder_table(rows: Sequence[RungRow]) -> str:
             f"{row.name:18}{speed:>8}{row.seconds:9.2f}{times(row.gain):>8}"
             f"{times(row.roofline_gain):>10}{share(row.of_roofline):>9}{texts:>9}{mark}"
         )
-    return "\n".join([*lines, "", *notes(rows)])
+    wrapped = [textwrap.fill(note, width=80, subsequent_indent="  ") for note in notes(rows)]
+    return "\n".join([*lines, "", *wrapped])
 
 
 def notes(rows: Sequence[RungRow]) -> list[str]:

@@ -59,11 +59,7 @@ class HuggingFace:
 
         torch.set_num_threads(threads)
         self.torch, self.batch = torch, int(batch)
-        folder, file = os.path.split(model)
-        where = (folder, {"gguf_file": file}) if file.endswith(".gguf") else (model, {})
-        self.model = AutoModelForCausalLM.from_pretrained(
-            where[0], dtype=getattr(torch, dtype), **where[1]
-        ).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
 
     def run(self, requests: Requests, shared: int) -> Times:
         times, start = [], time.perf_counter()
@@ -130,6 +126,7 @@ class VLLM:
 
         more = {"max_num_batched_tokens": int(max_batched)} if max_batched else {}
         more |= {"quantization": quantization} if quantization else {}
+        more |= {"skip_tokenizer_init": not os.path.exists(os.path.join(model, "tokenizer.json"))}
         self.make_params = lambda num_new: SamplingParams(
             temperature=0, max_tokens=num_new, ignore_eos=True, detokenize=False,
             output_kind=RequestOutputKind.DELTA,

@@ -76,7 +76,8 @@ class Peer:
         module = ["-m", f"{__package__}.{WORKER.stem}"]
         script = module if spec.engine == "minivllm" else [str(WORKER)]
         options = [f"{name}={value}" for name, value in spec.options.items()]
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        env = {**os.environ, **dict.fromkeys(names, str(threads))}
         command = [spec.python, *script, spec.engine, spec.model, str(threads), *options]
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(

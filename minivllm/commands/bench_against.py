@@ -29,8 +29,8 @@ def add_peer_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--peer-model", metavar="PATH",
-        help="its checkpoint, where it cannot read ours: llamacpp reads .gguf files, vllm folders, "
-        "transformers both",
+        help="its checkpoint (default: ours; a .gguf file is dequantized for those that do not "
+        "read it)",
     )  # fmt: skip
 
 
