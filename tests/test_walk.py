@@ -211,6 +211,9 @@ LOOPS = {  # what a reader may write: what the page says of it
     RIGHT.replace("len(output) < max_tokens", "False"): "It returns no ids yet.",
     RIGHT.replace("len(output) < max_tokens", "True"): "asks a 10th time for 6 tokens",
     RIGHT.replace("output.append(step(prompt + output))", "pass"): "without asking the model",
+    RIGHT.replace("    while", "    step(prompt)\n    while").replace(
+        "output.append(step(prompt + output))", "pass"
+    ): "without asking the model",
     RIGHT.replace("step(prompt + output)", "step('a', 1)"): "Line 5: TypeError",
     RIGHT.replace("step(prompt + output)", "step([])"): "the prompt is empty",
     RIGHT.replace("append", "add"): "Line 5: AttributeError",
