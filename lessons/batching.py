@@ -143,7 +143,7 @@ def beside_reference(package: str) -> str:
 # What the clock measures. In plain Python each row costs the same, so its answers are shorter.
 MACHINES = {"plain Python": ("executor.plain.PlainExecutor", 1)}
 if sys.platform != "emscripten":
-    MACHINES["torch"] = ("executor.uniproc.UniprocExecutor", 4)
+    MACHINES["torch"] = ("executor.uniproc.UniprocExecutor", 2)
 
 
 def timed(machine: str, policy: str, model: str = "tiny") -> tuple[int, float]:
