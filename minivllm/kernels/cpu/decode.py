@@ -1,9 +1,10 @@
-"""One decoder layer for a few rows with one new token each, in loops that numba compiles.
+"""A decoder layer for rows with one new token each, in loops that numba compiles.
 
-At so few tokens a step is as long as it takes to read the weights, and a torch operation costs
-more to start than to do. Here a layer is five loops on all cores, and each weight is read once,
-where the loader put it. Numbers are float32 from the embedding to the last norm; weights and KV
-are float32 as well, or bfloat16 as uint16, which is the upper half of a float32.
+With few tokens in a step, a torch operation costs more to start than to do, and a step is as long
+as it takes to read the weights and the KV. Here a layer is a handful of loops on all cores; each
+weight is read once, where the loader put it, and each key and value where it lies in its block.
+Sums are float32, and so is what goes from layer to layer; weights and KV are float32 as well, or
+bfloat16 as uint16, which is the upper half of a float32.
 
 All compiled functions stand in this one file: numba compiles anew when the file changes, and
 knows nothing of others.
@@ -55,30 +56,37 @@ class Rows(NamedTuple):
 @njit(cache=True, fastmath=FAST)
 def decoder_layer(
     hidden: np.ndarray,  # [rows, hidden] float32, changed in place
+    update: np.ndarray,  # [rows, hidden] float32: what the layer before adds to it
     layer: Layer,
     rows: Rows,
     kv: np.ndarray,  # [blocks, 2, kv_heads, block_size, head_dim]
-) -> None:
-    num_rows, dim = len(hidden), kv.shape[4]
-    num_kv_heads, num_heads = kv.shape[2], layer.o.shape[1] // dim
-    normed = np.empty_like(hidden)
-    rms_norm(hidden, layer.input_norm, layer.eps, normed)
+) -> np.ndarray:  # the update of this layer
+    """All of a layer, for so few rows that reading a weight takes longer than to use it."""
+    normed = add_and_norm(hidden, update, layer.input_norm, layer.eps)
     qkv = products(normed, layer.qkv, layer.qkv_bias)
-    heads = qkv.reshape(num_rows, num_heads + 2 * num_kv_heads, dim)
-    for r in range(num_rows):
-        q, k = heads[r, :num_heads], heads[r, num_heads : num_heads + num_kv_heads]
-        if len(layer.q_norm):
-            rms_norm(q, layer.q_norm, layer.eps, q)
-            rms_norm(k, layer.k_norm, layer.eps, k)
-        if layer.turns:
-            turn(q, rows.cos[r], rows.sin[r])
-            turn(k, rows.cos[r], rows.sin[r])
-        write(k, heads[r, num_heads + num_kv_heads :], kv, rows.slots[r])
-    seen = attention(heads, num_heads, kv, rows, layer.window)
-    hidden += products(seen, layer.o, layer.o_bias)
-    rms_norm(hidden, layer.post_norm, layer.eps, normed)
+    seen = attention(qkv, layer, rows, kv)
+    update = products(seen, layer.o, layer.o_bias)
+    normed = add_and_norm(hidden, update, layer.post_norm, layer.eps)
     gated = gated_products(normed, layer.gate_up, layer.gate_up_bias)
-    hidden += products(gated, layer.down, layer.down_bias)
+    return products(gated, layer.down, layer.down_bias)
+
+
+@njit(cache=True, fastmath=FAST)
+def add_and_norm(
+    hidden: np.ndarray,  # [rows, hidden] float32, changed in place
+    update: np.ndarray,  # [rows, hidden]
+    weight: np.ndarray,  # [hidden] float32
+    eps: np.float32,
+) -> np.ndarray:
+    """hidden += update. Returns its norm, as numbers of the update's kind."""
+    out = np.empty_like(update)
+    for r in range(len(hidden)):
+        for j in range(len(weight)):
+            hidden[r, j] += widen(update[r, j])
+        scale = norm_scale(hidden[r], eps)
+        for j in range(len(weight)):
+            out[r, j] = narrow(hidden[r, j] * scale * weight[j], out)
+    return out
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
@@ -95,7 +103,7 @@ def products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, fastmath=FAST, parallel=True)
 def gated_products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """silu(gate) * up, where gate and up are the halves of what `products` would return."""
+    """silu_and_mul of what `products` would return."""
     num_out = len(weight) // 2
     out = np.empty((len(x), num_out), np.float32)
     for i in prange(num_out):
@@ -104,60 +112,88 @@ def gated_products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.nd
             if len(bias):
                 gate += bias[i]
                 up += bias[num_out + i]
-            out[r, i] = gate / (np.float32(1) + math.exp(-gate)) * up
+            out[r, i] = silu(gate) * up
+    return out
+
+
+@njit(cache=True, fastmath=FAST, parallel=True)
+def silu_and_mul(x: np.ndarray) -> np.ndarray:
+    """[rows, 2 n], gate and up side by side -> [rows, n]: silu(gate) * up."""
+    num_out = x.shape[1] // 2
+    out = np.empty((len(x), num_out), x.dtype)
+    for r in prange(len(x)):
+        for i in range(num_out):
+            out[r, i] = narrow(silu(widen(x[r, i])) * widen(x[r, num_out + i]), out)
     return out
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
 def attention(
-    heads: np.ndarray,  # [rows, query heads and more, head_dim] float32
-    num_heads: int,
-    kv: np.ndarray,
+    qkv: np.ndarray,  # [rows, (query heads + 2 kv_heads) * head_dim]
+    layer: Layer,
     rows: Rows,
-    window: int,
-) -> np.ndarray:  # [rows, num_heads * head_dim]
-    """softmax(q k / sqrt(head_dim)) v over the keys that each row's token sees, read block by
-    block where they lie. A row of length 0 gives zeros."""
-    num_rows, dim = len(heads), heads.shape[2]
-    out = np.zeros((num_rows, num_heads * dim), np.float32)
+    kv: np.ndarray,
+) -> np.ndarray:  # [rows, query heads * head_dim], numbers of qkv's kind
+    """Turns q and k, writes k and v into their slots, and then softmax(q k / sqrt(head_dim)) v
+    over the keys that each row's token sees. A row of length 0 gives zeros."""
+    num_rows, num_kv_heads, dim = len(qkv), kv.shape[2], kv.shape[4]
+    num_heads = qkv.shape[1] // dim - 2 * num_kv_heads
+    heads = np.empty((num_rows, num_heads + 2 * num_kv_heads, dim), np.float32)
+    for r in prange(num_rows):
+        for i in range(qkv.shape[1]):
+            heads[r, i // dim, i % dim] = widen(qkv[r, i])
+        q, k = heads[r, :num_heads], heads[r, num_heads : num_heads + num_kv_heads]
+        if len(layer.q_norm):
+            norm(q, layer.q_norm, layer.eps)
+            norm(k, layer.k_norm, layer.eps)
+        if layer.turns:
+            turn(q, rows.cos[r], rows.sin[r])
+            turn(k, rows.cos[r], rows.sin[r])
+        write(k, heads[r, num_heads + num_kv_heads :], kv, rows.slots[r])
+    out = np.empty((num_rows, num_heads * dim), qkv.dtype)
     for task in prange(num_rows * num_heads):
         r, h = task // num_heads, task % num_heads
-        seen = out[r, h * dim : (h + 1) * dim]
-        first = max(0, rows.lens[r] - window)
-        group = num_heads // kv.shape[2]
-        attend(heads[r, h], kv, h // group, rows.table[r], first, rows.lens[r], seen)
+        end = rows.lens[r]
+        kv_head = h // (num_heads // num_kv_heads)
+        seen = attend(heads[r, h], kv, kv_head, rows.table[r], max(0, end - layer.window), end)
+        for d in range(dim):
+            out[r, h * dim + d] = narrow(seen[d], out)
     return out
 
 
 @njit(cache=True, fastmath=FAST)
 def attend(
-    q: np.ndarray,  # [head_dim]
+    q: np.ndarray,  # [head_dim] float32
     kv: np.ndarray,
     kv_head: int,
     table: np.ndarray,  # [blocks]
     first: int,
     end: int,
-    out: np.ndarray,  # [head_dim] float32, zeros
-) -> None:
-    """One query and the keys number first to end - 1."""
-    block_size = kv.shape[3]
+) -> np.ndarray:  # [head_dim] float32
+    """One query and the keys number first to end - 1, block by block where they lie."""
+    size = kv.shape[3]
+    blocks = range(first // size, -(-end // size))
     scale = np.float32(1 / math.sqrt(len(q)))
     weights = np.empty(end - first, np.float32)
     highest = np.float32(-np.inf)
-    for at in range(first, end):
-        key = kv[table[at // block_size], 0, kv_head, at % block_size]
-        score = dot(key, q) * scale
-        weights[at - first] = score
-        highest = max(highest, score)
+    for block in blocks:
+        keys, start = kv[table[block], 0, kv_head], block * size
+        for at in range(max(first, start), min(end, start + size)):
+            score = dot(keys[at - start], q) * scale
+            weights[at - first] = score
+            highest = max(highest, score)
     total = np.float32(0)
     for i in range(len(weights)):
         weights[i] = math.exp(weights[i] - highest)
         total += weights[i]
-    for at in range(first, end):
-        value = kv[table[at // block_size], 1, kv_head, at % block_size]
-        share = weights[at - first] / total
-        for d in range(len(out)):
-            out[d] += share * widen(value[d])
+    out = np.zeros(len(q), np.float32)
+    for block in blocks:
+        values, start = kv[table[block], 1, kv_head], block * size
+        for at in range(max(first, start), min(end, start + size)):
+            share = weights[at - first] / total
+            for d in range(len(q)):
+                out[d] += share * widen(values[at - start, d])
+    return out
 
 
 @njit(cache=True, fastmath=FAST)
@@ -169,15 +205,26 @@ def dot(w: np.ndarray, x: np.ndarray) -> np.float32:
 
 
 @njit(cache=True, fastmath=FAST)
-def rms_norm(x: np.ndarray, weight: np.ndarray, eps: np.float32, out: np.ndarray) -> None:
-    """Each line of x, over its root mean square, times weight. out may be x."""
-    for r in range(len(x)):
-        squares = np.float32(0)
-        for j in range(len(weight)):
-            squares += x[r, j] * x[r, j]
-        scale = np.float32(1) / math.sqrt(squares / np.float32(len(weight)) + eps)
-        for j in range(len(weight)):
-            out[r, j] = x[r, j] * scale * weight[j]
+def norm_scale(x: np.ndarray, eps: np.float32) -> np.float32:
+    """1 / the root of the mean square."""
+    squares = np.float32(0)
+    for j in range(len(x)):
+        squares += x[j] * x[j]
+    return np.float32(1) / math.sqrt(squares / np.float32(len(x)) + eps)
+
+
+@njit(cache=True, fastmath=FAST)
+def norm(x: np.ndarray, weight: np.ndarray, eps: np.float32) -> None:
+    """RMS norm of each head of x, [heads, head_dim], in place."""
+    for h in range(len(x)):
+        scale = norm_scale(x[h], eps)
+        for d in range(len(weight)):
+            x[h, d] *= scale * weight[d]
+
+
+@njit(cache=True, fastmath=FAST)
+def silu(x: np.float32) -> np.float32:
+    return x / (np.float32(1) + math.exp(-x))
 
 
 @njit(cache=True, fastmath=FAST)

@@ -1,7 +1,8 @@
-"""Steps of a few rows with one new token each, by the compiled loops of `decode`.
+"""Steps whose rows have one new token each, by the compiled loops of `decode`.
 
-Everything else is torch's, with packed weights. A weight is kept in both layouts, as it was loaded
-for narrow steps and packed for wide ones: the same numbers, in whatever company.
+With up to MAX_ROWS rows the products are compiled as well; with more, they are torch's with packed
+weights, as all of a step that reads prompts is. A weight is kept in both layouts, as it was loaded
+and packed: the same numbers, in whatever company.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ class DecodeStep:
     """What `decode_step` returns. Call it in the model's place for steps that it takes."""
 
     def __init__(self, model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
-        self.embed_tokens = model.embed_tokens
-        self.rotary = model.rotary
+        self.model = model
         self.norm, self.eps = floats(model.norm.weight), np.float32(model.norm.eps)
         self.layers = [
             compiled_layer(layer, window)
@@ -97,13 +97,12 @@ class DecodeStep:
         self.kv_cache = [array(layer_cache) for layer_cache in kv_cache]
 
     def takes(self, metadata: AttentionMetadata) -> bool:
-        num_rows = len(metadata.seq_lens)
-        return num_rows <= MAX_ROWS and metadata.query_start_loc[-1] == num_rows
+        return metadata.query_start_loc[-1] == len(metadata.seq_lens)
 
     def __call__(self, token_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
         """As the model: [rows, hidden], and keys and values are in the cache."""
         decode = compiled()
-        cos, sin = self.rotary.look_up(positions)
+        cos, sin = self.model.rotary.look_up(positions)
         rows = decode.Rows(
             lens=np.array(metadata.seq_lens),
             table=metadata.block_table.numpy(),
@@ -111,22 +110,47 @@ class DecodeStep:
             cos=floats(cos.squeeze(1)),
             sin=floats(sin.squeeze(1)),
         )
-        hidden = floats(self.embed_tokens(token_ids))
-        for layer, layer_cache in zip(self.layers, self.kv_cache, strict=True):
-            decode.decoder_layer(hidden, layer, rows, layer_cache)
-        decode.rms_norm(hidden, self.norm, self.eps, hidden)
-        return torch.from_numpy(hidden).to(self.embed_tokens.weight.dtype)
+        embedded = self.model.embed_tokens(token_ids)
+        hidden = np.zeros(embedded.shape, dtype=np.float32)
+        if len(hidden) <= MAX_ROWS:
+            update = floats(embedded)
+            for layer, layer_cache in zip(self.layers, self.kv_cache, strict=True):
+                update = decode.decoder_layer(hidden, update, layer, rows, layer_cache)
+        else:
+            update = array(embedded)
+            for module, *where in zip(self.model.layers, self.layers, self.kv_cache, strict=True):
+                update = wide_layer(module, hidden, update, rows, *where)
+        normed = decode.add_and_norm(hidden, update, self.norm, self.eps)
+        return tensor(normed, embedded.dtype)
+
+
+def wide_layer(module: nn.Module, hidden, update, rows, layer, layer_cache) -> np.ndarray:
+    """`decode.decoder_layer` with torch's products, which win when a weight serves many rows."""
+    decode, dtype = compiled(), module.mlp.down_proj.packed.plain.dtype
+
+    def product(linear: nn.Module, x: np.ndarray) -> np.ndarray:
+        return array(linear(tensor(x, dtype)))
+
+    attention, mlp = module.self_attn, module.mlp
+    normed = decode.add_and_norm(hidden, update, layer.input_norm, layer.eps)
+    seen = decode.attention(product(attention.qkv_proj, normed), layer, rows, layer_cache)
+    update = product(attention.o_proj, seen)
+    normed = decode.add_and_norm(hidden, update, layer.post_norm, layer.eps)
+    gated = decode.silu_and_mul(product(mlp.gate_up_proj, normed))
+    return product(mlp.down_proj, gated)
 
 
 def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> DecodeStep | None:
-    """The decoder of a packed model for narrow steps, compiled and tried; None in a dtype that
+    """The decoder of a packed model, compiled and tried; None in a dtype that
     has no compiled loops. kv_cache: by layer, as the model will get it."""
     if not isinstance(model.layers[0].mlp.down_proj.packed, Weight):
         return None
-    logger.info("backend cpu: compiling for narrow steps; the first time on a machine, 10 s")
+    logger.info("backend cpu: compiling; the first time on a machine this takes 20 s")
     step = DecodeStep(model, kv_cache)
-    nobody = torch.zeros(1, dtype=torch.int64)
-    step(nobody, nobody, AttentionMetadata([0, 1], [0], nobody[None], nobody - 1))
+    for num in (1, MAX_ROWS + 1):
+        nobody = torch.zeros(num, dtype=torch.int64)
+        starts, lens = list(range(num + 1)), [0] * num
+        step(nobody, nobody, AttentionMetadata(starts, lens, nobody[:, None], nobody - 1))
     return step
 
 
@@ -160,6 +184,12 @@ def array(tensor: Tensor) -> np.ndarray:
     """The tensor's own memory as numpy sees it: bfloat16, which numpy has not, as uint16."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """The way back, to numbers of `dtype`."""
+    here = torch.from_numpy(array)
+    return here.view(dtype) if here.dtype == torch.uint16 else here.to(dtype)
 
 
 def floats(tensor: Tensor | None) -> np.ndarray:
