@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
-from engine_pages import room, room_says, rooms
+from engine_pages import half, own_files, room, room_says, rooms
 
 from lessons.svg import NARROW, SIZE, Sheet, tag, wrapped
-from tests.test_floor_plan import FILES, imports, is_control, rank
+from tests.test_floor_plan import imports, rank
 
 TOOLS = ("bench", "commands")  # may import anything, so no arrow says much
 HIGH, GAP = 34, 26
@@ -16,9 +16,9 @@ HIGH, GAP = 34, 26
 
 @cache
 def imported_rooms() -> dict[str, set[str]]:
-    """Room -> the rooms that its files import."""
+    """Room -> the rooms that its files import, those that only open the package apart."""
     found: dict[str, set[str]] = {name: set() for name in rooms()}
-    for name in FILES:
+    for name in (file for one in found for file in own_files(one)):
         found[room(name)] |= {room(other) for other in imports(name)[0]} - {room(name)}
     return found
 
@@ -44,17 +44,6 @@ def arrows(found: dict[str, set[str]]) -> list[tuple[str, str]]:
 def level(name: str) -> int:
     """How high a room stands: as high as its highest file."""
     return max(rank(file) for file in own_files(name))
-
-
-def own_files(name: str) -> list[str]:
-    """A room's files, without those that only open the package."""
-    return [file for file in rooms()[name] if not file.rpartition("/")[2].startswith("__")]
-
-
-def half(name: str) -> str:
-    """decides, computes, or door: some of its files do the one, some the other."""
-    control = [is_control(file) for file in own_files(name)]
-    return "decides" if all(control) else "door" if any(control) else "computes"
 
 
 @dataclass(frozen=True)
@@ -97,9 +86,9 @@ class EngineMap:
             lines = 1
             for is_left in (True, False):
                 here = [n for n in self.found if n not in TOOLS and level(n) == height
-                        and (half(n) != "computes") == is_left]  # fmt: skip
+                        and (half(own_files(n)) != "computes") == is_left]  # fmt: skip
                 left, per_line = (0 if is_left else width / 2 + 8), 1 if narrow else 3
-                if "door" in map(half, here):
+                if "door" in [half(own_files(n)) for n in here]:
                     left = (width - box_width) / 2
                 for index, name in enumerate(here):
                     row, column = divmod(index, per_line)
@@ -120,6 +109,10 @@ class EngineMap:
     def twin(self) -> tuple[list[str], list[list[str]]]:
         heading = ["room", "decides or computes", "imports"]
         return heading, [
-            [name, "tool" if name in TOOLS else half(name), ", ".join(sorted(to)) or "nothing"]
+            [
+                name,
+                "tool" if name in TOOLS else half(own_files(name)),
+                ", ".join(sorted(to)) or "nothing",
+            ]
             for name, to in self.found.items()
         ]

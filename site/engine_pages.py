@@ -50,6 +50,11 @@ def rooms() -> dict[str, list[str]]:
     return {r: found[r] for r in known + sorted(found.keys() - set(known))}
 
 
+def own_files(name: str) -> list[str]:
+    """A room's files, without those that only open the package."""
+    return [file for file in rooms()[name] if not file.rpartition("/")[2].startswith("__")]
+
+
 def room_paths() -> dict[str, str]:
     """An engine file ("kvcache/block_pool.py") -> its room's page in the site."""
     return {f"{name}.py": f"engine/{room(name)}.html" for name in FILES}
@@ -91,11 +96,10 @@ def map_list(known: list[Lesson]) -> str:
     readers = lessons_of(known)
     out = []
     for name, files in rooms().items():
-        real = [f for f in files if not f.endswith("__init__")]
+        real = own_files(name)
         num_lines = sum(FILES[f].read_text(encoding="utf-8").count("\n") for f in files)
         here = {one.number: one for f in files for one in readers.get(f"{f}.py", ())}
-        half = "decides" if any(is_control(f) for f in real) else "computes"
-        facts = f"{len(real)} files, {num_lines:,} lines · {half if name in PLANE else 'measures'}"
+        facts = f"{len(real)} files, {num_lines:,} lines · {HALVES[half(real)]}"
         taught = links_to([here[n] for n in sorted(here)], "../")
         names = ", ".join(
             f'<a href="{name}.html#{anchor(f + ".py")}"><code>{f.rpartition("/")[2]}.py</code></a>'
@@ -109,7 +113,13 @@ def map_list(known: list[Lesson]) -> str:
     return f'<ul class="rooms">{"".join(out)}</ul>'
 
 
-PLANE = set(ORDER) - {"bench", "commands"}
+HALVES = {"decides": "decides", "computes": "computes", "door": "some decide, some compute"}
+
+
+def half(files: list[str]) -> str:
+    """decides, computes, or door: some of the files do the one, some the other."""
+    control = [is_control(file) for file in files]
+    return "decides" if all(control) else "door" if any(control) else "computes"
 
 
 def room_page(name: str, files: list[str], known: list[Lesson]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+from mkdocs.structure.toc import get_toc
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -124,6 +125,9 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     base = "../" * path.count("/")
     html = re.sub(r'<div data-slot="(\d+)"></div>', lambda m: slots[int(m[1])], html)
     html = made.fill(html, lesson_pages.lessons(), base)
+    if slots:
+        html, headings = lesson_pages.contents(html)
+        page.toc = get_toc(headings)
     if path not in ("index.md", "glossary.md"):
         html = words.mark_words(html, base)
     return typeset(plain_tables(html))

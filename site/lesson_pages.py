@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -81,44 +81,34 @@ def front_matter(lesson: Lesson) -> str:
 
 
 def cell_markdown(page: Page, cell: Cell) -> str:
-    """Headings as Markdown, so that they enter the table of contents; the rest in slots."""
     code = f"\n\n``` python\n{cell.code}\n```\n\n" if cell.code else ""
-    out = []
-    for piece in re.split(r"(<h[1-4][^>]*>.*?</h[1-4]>)", cell.html, flags=re.S):
-        heading = re.fullmatch(r"<h([1-4])[^>]*>(.*?)</h\1>", piece, re.S)
-        if heading:
-            level = max(int(heading[1]), 2)
-            # The notebook's own title stands at the top of the page already.
-            if int(heading[1]) > 1:
-                out.append(f"\n\n{'#' * level} {heading[2].strip()}\n\n")
-        else:
-            out.append(piece)
-    html = "".join(out)
-    if not html.strip():
+    if not cell.html.strip():
         return code
-    return code + headings_apart(page, html)
+    html = re.sub(r"<h1\b.*?</h1>", "", cell.html, flags=re.S)  # the title is at the top already
+    return code + page.slot(f'<div class="cell">{html}</div>')
 
 
-def headings_apart(page: Page, html: str) -> str:
-    """Slots between heading lines. A heading inside of other elements stays HTML."""
-    pieces = re.split(r"(\n\n#{2,4} [^\n]*\n\n)", html)
-    if len(pieces) == 1 or not html.lstrip().startswith('<span class="markdown'):
-        return page.slot(wrap(re.sub(r"\n\n(#{2,4}) ([^\n]*)\n\n", as_heading, html)))
-    inner = re.sub(r'^\s*<span class="markdown[^>]*>|</span>\s*$', "", html)
-    pieces = re.split(r"(\n\n#{2,4} [^\n]*\n\n)", inner)
-    return "".join(
-        piece if index % 2 else (page.slot(wrap(piece)) if piece.strip() else "")
-        for index, piece in enumerate(pieces)
-    )
+def contents(html: str) -> tuple[str, list[dict]]:
+    """The page with a place to link to at each heading, and the headings for the table of
+    contents, as the Markdown extension `toc` would have them."""
+    title: dict = {"level": 1, "id": "", "name": "", "children": []}
 
+    def place(match: re.Match) -> str:
+        level, inside = int(match[1]), match[2].strip()
+        name = re.sub(r"<[^>]+>", "", inside).strip()
+        key = anchor(unescape(name))
+        if level == 1:
+            title.update(id=key, name=name)
+            return f'<h1 id="{key}">{inside}</h1>'
+        children = title["children"]
+        if level == 3 and children:
+            children = children[-1]["children"]
+        children.append({"level": level, "id": key, "name": name, "children": []})
+        link = f'<a class="headerlink" href="#{key}" title="Link to this place">#</a>'
+        return f'<h{level} id="{key}">{inside}{link}</h{level}>'
 
-def as_heading(match: re.Match) -> str:
-    level = len(match[1])
-    return f"<h{level}>{match[2]}</h{level}>"
-
-
-def wrap(html: str) -> str:
-    return f'<div class="cell">{html}</div>'
+    html = re.sub(r'<a class="headerlink".*?</a>', "", html)
+    return re.sub(r"<h([1-3])\b[^>]*>(.*?)</h\1>", place, html, flags=re.S), [title]
 
 
 def opening(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) -> str:

@@ -121,8 +121,10 @@ def control(data: dict) -> str:
         value = data["steps"][int(value)]
     if isinstance(value, list):
         shown = ", ".join(str(v) for v in value)
+    elif isinstance(value, bool):
+        shown = "on" if value else "off"
     else:
-        shown = {None: "", True: "on", False: "off"}.get(value, value)
+        shown = "" if value is None else value
     name = inline(data.get("label"))
     said = f" <b>{escape(str(shown))}</b>" if shown != "" else ""
     return f'<span class="control">{name}{said}</span>' if name or said else ""
