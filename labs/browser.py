@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from .compose import PACKAGE, Answer, compose, written_holes
+from .compose import CORE_PACKAGE, PACKAGE, Answer, compose, compose_core
 from .manifest import all_labs, find_lab
 from .runner import Judge, Outcome, run_lab
 
@@ -31,14 +31,15 @@ def check(
     answers, unwritten = {}, set()
     for file in info.files:
         holes = info.holes_in(file)
-        done = written_holes(sources[file], file, [h.name for h in holes])
+        done = info.written(sources[file], file, file)
         late = {h.name for h in holes if h.further and h.name not in done}
         unwritten |= late
         names = tuple(h.name for h in holes if h.name not in late)
         answers[file] = [Answer(sources[file], file, names)]
     with tempfile.TemporaryDirectory() as folder, importable(Path(folder).resolve()) as root:
         composed = compose(root, answers)
-        judge = Judge(composed, around=limit(step_limit), unwritten=frozenset(unwritten))
+        core = compose_core(info, root, answers)
+        judge = Judge(composed, core, around=limit(step_limit), unwritten=frozenset(unwritten))
         return list(run_lab(info, judge, seed, stop_at_first=True))
 
 
@@ -50,11 +51,11 @@ def importable(root: Path) -> Iterator[Path]:
         yield root
     finally:
         sys.path.remove(str(root))
-        forget(PACKAGE)
+        forget(PACKAGE, CORE_PACKAGE)
 
 
-def forget(package: str) -> None:
-    for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+def forget(*packages: str) -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] in packages]:
         del sys.modules[name]
 
 

@@ -11,13 +11,15 @@ import ast
 import py_compile
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .holes import Function, find, first_line, is_stub, parse, split_lines
+from .holes import written_holes as written_holes  # for those who ask here
 from .manifest import ENGINE, LabInfo
 
 PACKAGE = "mine_minivllm"
+CORE_PACKAGE = "mine_minivllm_core"
 Line = tuple[str, tuple[str, int] | None]  # text, and where it came from: (answer's path, line)
 
 
@@ -200,12 +202,6 @@ def functions(tree: ast.Module) -> list[tuple[str, Function]]:
     return found
 
 
-def written_holes(text: str, path: str, names: Sequence[str]) -> list[str]:
-    """Those of the holes that are there and no longer the starter's stub."""
-    tree = parse(text, path)
-    return [n for n in names if (node := find(tree, n)) is not None and not is_stub(node)]
-
-
 def answers_of(info: LabInfo, text: str, path: str) -> dict[str, list[Answer]]:
     """One text that defines holes of several files, as in a lab's `right` and `wrong`: which of
     it belongs where."""
@@ -241,6 +237,22 @@ def compose(
         composed.origin[file] = made.origin
         composed.ignored += [f"{file}: {name}" for name in made.ignored]
     return composed
+
+
+def compose_core(
+    info: LabInfo, target: Path, answers: Mapping[str, Sequence[Answer]]
+) -> Composed | None:
+    """The engine without the answers' further holes, for the core tests: further work, half done,
+    costs nothing there. None if the answers hold no further holes."""
+    late = {hole.name for hole in info.holes if hole.further}
+    core, is_same = {}, True
+    for file, own in answers.items():
+        kept = [replace(a, names=tuple(n for n in a.names if n not in late)) for a in own]
+        is_same = is_same and kept == list(own)
+        core[file] = [a for a in kept if a.names]
+    if is_same:
+        return None
+    return compose(target, {file: own for file, own in core.items() if own}, package=CORE_PACKAGE)
 
 
 def copy_engine(engine: Path, target: Path, leave_out: set[str]) -> None:

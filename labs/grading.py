@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .answers import Source, read_submission
 from .children import Children
-from .compose import Answer, compose, graft, written_holes
+from .compose import Answer, compose, compose_core, graft
 from .holes import strip
 from .judge import LAB_S
 from .manifest import ENGINE, LABS, ROOT, LabInfo, all_labs, find_lab
@@ -96,7 +96,7 @@ def usable(
                     raise source
                 graft(engine_text, [Answer(source, shown, (hole.name,))])
                 good.append(hole.name)
-                if hole.further and not written_holes(source, shown, [hole.name]):
+                if hole.further and hole.name not in info.written(source, shown, file):
                     unwritten.add(hole.name)
                     good.remove(hole.name)
             except ValueError as error:
@@ -117,8 +117,9 @@ def grade_lab(
     tests = load_tests(info)
     grade = LabGrade(info.slug, problems=sorted(set(problems.values())))
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
-        composed = compose(Path(folder).resolve(), answers)
-        judge = Judge(composed, children, unwritten=unwritten)
+        root = Path(folder).resolve()
+        composed, core = compose(root, answers), compose_core(info, root, answers)
+        judge = Judge(composed, core, children, unwritten=unwritten)
         runs = [list(run_lab(info, judge, seed, tests=tests)) for seed in seeds]
     for test, *outcomes in zip(tests, *runs, strict=True):
         worst = next((o for o in outcomes if not o.passed), outcomes[0])

@@ -7,7 +7,8 @@ run, and whatever stays, stays byte for byte.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -82,17 +83,55 @@ def is_stub(node: Function) -> bool:
     )
 
 
+def has_body(node: Function, text: str) -> bool:
+    """Whether a function's body is this text, spaces and comments aside."""
+    other = ast.parse("def f():\n" + textwrap.indent(textwrap.dedent(text), " "))
+    return [ast.dump(n) for n in body_of(node)] == [ast.dump(n) for n in other.body[0].body]
+
+
+def written_holes(
+    text: str, path: str, names: Sequence[str], hunts: Mapping[str, str] | None = None
+) -> list[str]:
+    """Those of the holes that are there and no longer the starter's: neither its stub nor the
+    wrong body of a bug hunt. Raises ValueError for what is not Python."""
+    tree, hunts = parse(text, path), hunts or {}
+    found = [(name, node) for name in names if (node := find(tree, name)) is not None]
+    return [
+        name
+        for name, node in found
+        if not is_stub(node) and not (name in hunts and has_body(node, hunts[name]))
+    ]
+
+
 def message(slug: str, name: str) -> str:
     """What an unwritten hole says when it is called."""
     return f"lab {slug}: {name}"
 
 
+def body_text(text: str, name: str) -> str:
+    """A function's body as it stands in the text, comments at its start included."""
+    node = find(parse(text, name), name)
+    body = body_of(node)
+    start = node.body[0].end_lineno if len(body) < len(node.body) else last_of_head(node)
+    return "".join(split_lines(text)[start : node.end_lineno])
+
+
+def last_of_head(node: Function) -> int:
+    """The last line of `def ...:` where it stands alone, as our formatter has it."""
+    ends = [n.end_lineno for n in [*ast.walk(node.args), node.returns] if hasattr(n, "end_lineno")]
+    return max([node.lineno, *ends])
+
+
 def strip(
-    text: str, names: Sequence[str], slug: str, steps: dict[str, list[str]] | None = None
+    text: str,
+    names: Sequence[str],
+    slug: str,
+    steps: Mapping[str, Sequence[str]] | None = None,
+    hunts: Mapping[str, str] | None = None,
 ) -> str:
     """The text with each named body replaced by its numbered steps, as comments, and a raise of
-    NotImplementedError that says the hole's name. Raises ValueError for a name that is not there
-    or has no docstring."""
+    NotImplementedError that says the hole's name; by the wrong body of a bug hunt if there is
+    one. Raises ValueError for a name that is not there or has no docstring."""
     tree = parse(text, slug)
     lines = split_lines(text)
     spans = []
@@ -103,6 +142,9 @@ def strip(
         docstring = node.body[0]
         spans.append((docstring.end_lineno, node.end_lineno, docstring.col_offset, name))
     for start, end, indent, name in sorted(spans, reverse=True):
+        if name in (hunts or {}):
+            lines[start:end] = [hunts[name]]
+            continue
         numbered = enumerate((steps or {}).get(name, ()), 1)
         stub = [f"# {number}. {step}" for number, step in numbered]
         stub.append(f'raise NotImplementedError("{message(slug, name)}")')

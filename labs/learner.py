@@ -13,8 +13,8 @@ from pathlib import Path
 from .answers import read_text
 from .browser import importable
 from .children import Children
-from .compose import Answer, Composed, compose, graft, written_holes
-from .holes import find, first_line, parse, strip
+from .compose import Answer, Composed, compose, compose_core, graft
+from .holes import find, first_line, parse
 from .manifest import ENGINE, LABS, ROOT, LabInfo, all_labs
 from .progress import Progress, digest, stamp, today
 from .runner import Judge, Outcome, run_lab
@@ -70,7 +70,7 @@ class Learner:
         for file in info.files:
             text, shown = self.read(info, file), self.shown(self.path(info, file))
             holes = info.holes_in(file)
-            done = written_holes(text, shown, [h.name for h in holes])
+            done = info.written(text, shown, file)
             late = {h.name for h in holes if h.further and h.name not in done}
             unwritten |= late
             names = tuple(h.name for h in holes if h.name not in late and include(h.name))
@@ -81,7 +81,7 @@ class Learner:
     def starter(self, info: LabInfo, file: str) -> str:
         """The engine's file with this lab's bodies out, and bodies of passed labs in."""
         text = (ENGINE / file).read_text(encoding="utf-8")
-        text = strip(text, [h.name for h in info.holes_in(file)], info.slug, info.steps)
+        text = info.starter(text, file)
         earlier = [lab for lab in self.labs if lab.slug != info.slug and file in lab.files]
         answers = [a for lab in earlier for a in self.passed_answers(lab).get(file, [])]
         return graft(text, answers).text if answers else text
@@ -120,18 +120,23 @@ class Learner:
         self.say(f"  1. read   {self.shown(info.folder / 'README.md')}")
         folder = self.shown(self.mine / info.folder.name)
         self.say(f"  2. write  the bodies that are missing in {folder}:")
-        for place, name, is_further in self.places(info):
-            self.say(f"       {name:<31} {place}{'  (further)' if is_further else ''}")
+        for place, name, kind in self.places(info):
+            self.say(f"       {name:<31} {place}{kind}")
         self.say(f"  3. run    python -m labs check {info.slug}")
         return bool(new)
 
-    def places(self, info: LabInfo) -> Iterator[tuple[str, str, bool]]:
-        """Where the holes are: file:line, name, whether it is further work."""
+    def places(self, info: LabInfo) -> Iterator[tuple[str, str, str]]:
+        """Where the holes are: file:line, name, and whether it is further work."""
         for hole in info.holes:
             text = self.read(info, hole.file)
             node = find(parse(text, hole.file), hole.name)
             line = first_line(node) if node else 1
-            yield f"{hole.file}:{line}", hole.name, hole.further
+            kind = "  (further)" if hole.further else ""
+            yield (
+                f"{hole.file}:{line}",
+                hole.name,
+                "  (a hunt)" if hole.name in info.hunts else kind,
+            )
 
     def write(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,16 +147,17 @@ class Learner:
         """The learner's engine, composed, and a judge for it. Raises ValueError if it cannot be
         composed. direct: in this process, for a debugger."""
         answers, unwritten = self.answers(info)
-        with composed(answers) as engine:
-            for name in engine.ignored:
+        holes = {f"{hole.file}: {hole.name}" for hole in info.holes}
+        with composed(info, answers) as (engine, core):
+            for name in set(engine.ignored) - holes:
                 self.say(f"note: you changed {name}, which is not part of this lab.")
                 self.say("      The engine's own is used instead.")
             if direct:
                 with importable(engine.root):
-                    yield Judge(engine, unwritten=unwritten)
+                    yield Judge(engine, core, unwritten=unwritten)
                 return
             with Children() as children:
-                yield Judge(engine, children, unwritten=unwritten)
+                yield Judge(engine, core, children, unwritten=unwritten)
 
     def check(
         self,
@@ -226,8 +232,7 @@ class Learner:
                 path = self.path(info, file)
                 try:
                     old = self.read(info, file)
-                    names = tuple(h.name for h in info.holes_in(file))
-                    done = tuple(written_holes(old, self.shown(path), names))
+                    done = tuple(info.written(old, self.shown(path), file))
                     new = graft(
                         self.starter(info, file), [Answer(old, self.shown(path), done)]
                     ).text
@@ -279,7 +284,10 @@ def function_text(text: str, name: str) -> list[str]:
 
 
 @contextmanager
-def composed(answers: dict[str, list[Answer]]) -> Iterator[Composed]:
-    """An engine in a folder of its own, gone afterwards."""
+def composed(
+    info: LabInfo, answers: dict[str, list[Answer]]
+) -> Iterator[tuple[Composed, Composed | None]]:
+    """The engine, and the one for core tests, in a folder of their own, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
-        yield compose(Path(folder).resolve(), answers)
+        root = Path(folder).resolve()
+        yield compose(root, answers), compose_core(info, root, answers)

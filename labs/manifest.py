@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from .holes import Hole
+from .holes import Hole, body_text, strip, written_holes
 
 LABS = Path(__file__).parent
 ROOT = LABS.parent
@@ -16,7 +16,7 @@ UNPUBLISHED = LABS / "unpublished" / "wrong"  # outside of every lab, so that no
 
 FIELDS = {
     "slug", "title", "part", "lesson", "runs_on", "minutes", "holes", "further", "steps", "hints",
-    "points",
+    "points", "hunts",
 }  # fmt: skip
 
 
@@ -35,6 +35,9 @@ class LabInfo:
     steps: dict[str, list[str]] = field(default_factory=dict)  # by hole
     hints: dict[str, list[str]] = field(default_factory=dict)  # by test
     points: dict[str, int] = field(default_factory=dict)  # by test; 1 where not said
+    hunts: dict[str, str] = field(
+        default_factory=dict
+    )  # by hole: a file with a wrong body, to mend
 
     @property
     def number(self) -> int:
@@ -51,6 +54,24 @@ class LabInfo:
 
     def holes_in(self, file: str) -> list[Hole]:
         return [hole for hole in self.holes if hole.file == file]
+
+    @cached_property
+    def hunted(self) -> dict[str, str]:
+        """The wrong bodies to start from, by hole."""
+        return {
+            name: body_text((self.folder / file).read_text(encoding="utf-8"), name)
+            for name, file in self.hunts.items()
+        }
+
+    def starter(self, text: str, file: str) -> str:
+        """An engine file with this lab's bodies out."""
+        names = [h.name for h in self.holes_in(file)]
+        return strip(text, names, self.slug, self.steps, self.hunted)
+
+    def written(self, text: str, path: str, file: str) -> list[str]:
+        """Those of a file's holes that are in the text and no longer as in the starter. Raises
+        ValueError for what is not Python."""
+        return written_holes(text, path, [h.name for h in self.holes_in(file)], self.hunted)
 
     def answers(self, kind: str) -> list[Path]:
         """The files in `right` or `wrong`; "unpublished": wrong ones that learners never get."""

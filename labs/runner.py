@@ -83,19 +83,23 @@ class Judge:
     """Where tests find the engine that they judge."""
 
     composed: Composed | None  # None: the reference, in this process
+    core: Composed | None = None  # what tests of the core run on, if that is another
     children: Children | None = None  # None: in this process
     around: Callable[[], Any] | None = None  # a context for each question, in this process
     unwritten: frozenset[str] = frozenset()  # further holes that are still the starter's
 
+    def engine(self, test: Callable) -> Composed | None:
+        return self.composed if hasattr(test, "further") else self.core or self.composed
+
     @contextmanager
-    def connected(self, lab: Lab) -> Iterator[Child | None]:
-        if self.children is None or self.composed is None:
-            connect_here(lab, self.composed.package if self.composed else "minivllm", self.around)
+    def connected(self, lab: Lab, engine: Composed | None) -> Iterator[Child | None]:
+        if self.children is None or engine is None:
+            connect_here(lab, engine.package if engine else "minivllm", self.around)
             yield None
             return
-        child = Child(self.children, self.composed)
+        child = Child(self.children, engine)
         try:
-            connect(lab, child.socket.fileno())
+            connect(lab, child.socket.fileno(), child.pid)
             yield child
         finally:
             child.end()
@@ -129,18 +133,19 @@ def run_test(test: Callable, judge: Judge, lab: Lab, clock: Clock, outcome: Outc
     lab.clock = clock
     clock.start_test()
     outcome.status = "failed"
-    with judge.connected(lab) as child:
+    engine = judge.engine(test)
+    with judge.connected(lab, engine) as child:
         try:
-            with stopped_after(clock.test_end - started + GRACE_S, child is not None):
+            with stopped_after(clock.latest_end - started + GRACE_S, child is not None):
                 test(lab)
             outcome.status = "passed"
         except Wrong as wrong:
             outcome.says, outcome.picture = wrong.says, wrong.picture
             outcome.expected, outcome.got = wrong.expected, wrong.got
             if isinstance(wrong.__cause__, Raised):
-                outcome.trace = places(wrong.__cause__, judge.composed)
+                outcome.trace = places(wrong.__cause__, engine)
         except Raised as error:
-            say_raised(outcome, error, judge.composed)
+            say_raised(outcome, error, engine)
         except TimeUp as late:
             clock.num_time_ups += 1
             outcome.says = f"Your code did not answer within {late}. Is there a loop without end?"

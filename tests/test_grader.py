@@ -361,7 +361,7 @@ def slot_mapping(body: str) -> str:
 
 def judged(text, folder, children, tests):
     answers = {"kvcache/block_table.py": [Answer(text, "block_table.py", ("slot_mapping",))]}
-    return list(run_lab(PAGED, Judge(compose(folder, answers), children), 0, tests=tests))
+    return list(run_lab(PAGED, Judge(compose(folder, answers), None, children), 0, tests=tests))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -409,13 +409,13 @@ BlockPool.ref_cnt = property(lambda self: list(range(60_000)), lambda self, valu
 def test_an_answer_that_keeps_the_judge_itself_busy_costs_its_own_test(
     children, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(judge, "TEST_S", 3.0)
+    monkeypatch.setattr(judge, "TEST_S", 1.5)
     monkeypatch.setattr(runner, "GRACE_S", 0.5)
     answers = {"kvcache/block_pool.py": [Answer(BUSY, "mine.py", ("BlockPool.allocate",))]}
-    busy = Judge(compose(tmp_path, answers), children)
+    busy = Judge(compose(tmp_path, answers), None, children)
     outcomes = list(run_lab(PAGED, busy, 0, tests=[TESTS[0], OWN]))
     assert [o.status for o in outcomes] == ["failed", "passed"]
-    assert "took the judge too long" in outcomes[0].says and outcomes[0].seconds < 10
+    assert "took the judge too long" in outcomes[0].says and outcomes[0].seconds < 12
 
 
 def test_m5_after_two_time_outs_the_rest_gets_little_time_and_is_graded(

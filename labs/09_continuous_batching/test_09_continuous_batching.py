@@ -1,6 +1,7 @@
 """A scheduler step by step: who runs, for how many tokens, and what a step's answer changes."""
 
-from labs.judge import Wrong
+from labs.judge import Raised, Wrong
+from labs.runner import further
 from labs.toy import EOS, ToyEngine, greedy, next_token, text_of
 from minivllm.outputs import ModelRunnerOutput
 
@@ -374,3 +375,81 @@ def test_14_any_company_gives_the_solo_tokens_as_soon_as_can_be(lab):
                  f"There is memory for all, so whenever budget and a place are free the next "
                  f"request starts. The step in which request {name} ends:",
                  engine.timeline())  # fmt: skip
+
+
+def step_of_the_hunt(lab, engine, says):
+    """One step of the hunted loop; what it raises is said in the words of the test."""
+    try:
+        engine.step()
+    except Raised as error:
+        raise Wrong(says, got=str(error), picture=engine.timeline()) from error
+
+
+@further("Scheduler.schedule")
+def test_15_the_hunt_a_newcomer_does_not_take_the_last_block(lab):
+    engine = ToyEngine(lab, num_blocks=4, block_size=4, budget=32)
+    engine.add("a", range(4), 6)
+    engine.step()
+    engine.add("b", range(10, 15), 1)
+    says = (
+        "There are three blocks. Request a has one, it is full, and its next token needs another. "
+        "Request b waits, and would take the two that are free. In this step a goes on, b waits, "
+        "and nobody is stopped."
+    )
+    step_of_the_hunt(lab, engine, says)
+    lab.same(rows(engine), [("a", 4, 1)], says, engine.timeline())
+    lab.same(engine.model.plans[-1].preempted_ids, (), says, engine.timeline())
+    lab.same(started(engine), ["a"], says, engine.timeline())
+    run(lab, engine, 9)
+    lab.same(text_of(engine.outputs["b"]), text_of(greedy(range(10, 15), 1)),
+             "When there is room again, b starts and says what it says alone.")  # fmt: skip
+
+
+@further("Scheduler.schedule")
+def test_16_the_hunt_a_step_has_one_budget_for_all(lab):
+    budget = lab.random.randint(5, 8)
+    engine = ToyEngine(lab, budget=budget)
+    prompts = {name: range(number, number + lab.random.randint(4, 11))
+               for number, name in enumerate("abcd")}  # fmt: skip
+    for name, prompt in prompts.items():
+        engine.add(name, prompt, 3)
+    says = f"A step computes at most {budget} tokens, all requests together."
+    for _ in range(60):
+        if not engine.core.has_unfinished_requests:
+            break
+        step_of_the_hunt(lab, engine, says)
+        got = engine.model.plans[-1].num_tokens if engine.model.plans else 0
+        lab.true(got <= budget, says, engine.timeline("tokens by step"), got=got)
+    for name, prompt in prompts.items():
+        lab.same(text_of(engine.outputs[name]), text_of(greedy(prompt, 3)),
+                 f"Request {name} says in company what it says alone.", engine.timeline(),
+        )  # fmt: skip
+
+
+@further("Scheduler.schedule")
+def test_17_the_hunt_nobody_is_computed_who_was_just_stopped(lab):
+    engine = ToyEngine(lab, num_blocks=4, block_size=4)
+    says = (
+        "There are three blocks: a has one and b two. In step 4 a needs another: b, which came "
+        "later, is stopped for it. So b has no blocks and no row in this step."
+    )
+    engine.add("a", [1, 2], 6)
+    engine.step()
+    engine.add("b", [4, 5, 6, 7, 8], 5)
+    for _ in range(3):
+        step_of_the_hunt(lab, engine, says)
+    lab.same(rows(engine), [("a", 4, 1)], says, engine.timeline())
+    engine = ToyEngine(lab, num_blocks=3, block_size=4)
+    says = (
+        "Requests a and b have the only two blocks. In step 3 b needs another and there is none: "
+        "b itself is stopped. So b has no row in this step."
+    )
+    engine.add("a", [1, 2], 3)
+    engine.step()
+    engine.add("b", [3, 4, 5, 6], 3)
+    for _ in range(2):
+        step_of_the_hunt(lab, engine, says)
+    lab.same(rows(engine), [("a", 3, 1)], says, engine.timeline())
+    run(lab, engine, 20)
+    lab.same(text_of(engine.outputs["b"]), text_of(greedy([3, 4, 5, 6], 3)),
+             "Request b was stopped and came back: its text is the same.")  # fmt: skip

@@ -3,6 +3,21 @@ from collections import deque
 
 
 class Scheduler:
+    def schedule(self, now=0.0):
+        self.num_steps, plan = self.num_steps + 1, StepPlan(self.num_steps + 1, now)
+        left = self._plan_running(plan, self.max_num_batched_tokens)
+        if len(plan.preempted_ids) == 0:
+            self._plan_waiting(plan, left)
+        gone = self.kv.take_evicted_blocks()
+        if gone:
+            self.stats.num_evicted_blocks += len(gone)
+            if self.trace is not None:
+                self.trace.note("evicted", None, block_ids=gone)
+        freed = self.kv.take_freed_blocks()
+        sealed = plan.seal(self.finished_ids, self.kv.take_moves(), freed if self.debug else ())
+        self.finished_ids = []
+        return sealed
+
     def _plan_running(self, plan, budget):
         todo = deque(self.running)
         while todo and budget:
