@@ -1,6 +1,7 @@
 """How the parts of a lesson look: its head, its quizzes, a lab in the page. CSS, and nothing else.
 
-Colours are those of `svg.PALETTE`. The notebook's own page stays marimo's.
+Colours are those of `svg.PALETTE`. The notebook's own page stays marimo's, but for one thing: open
+for editing, it would put all that is higher than 610 pixels behind a scroll bar of its own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ border-bottom:1px solid var(--tt-line)}
 .tt-counters div{min-width:8rem}
 .tt-counters b{display:block;overflow-wrap:anywhere;font:600 30px/1.2 var(--tt-mono)}
 .tt-counters span{color:var(--tt-muted);font-size:14px}
+.marimo-cell.interactive .output-area.output-area{max-height:none}
 """
 
 
