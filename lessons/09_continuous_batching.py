@@ -279,7 +279,8 @@ def _(lab):
         There is no phase called prefill and none called decode in what follows. A request has
         tokens; some are computed ({term("num_computed_tokens")}), some are on their way, the rest
         is to do. A step does some more of the rest. A prompt in pieces, an answer token by token, a
-        stopped request from its start again: one rule. Those who run are asked first.
+        stopped request from its start again: one rule. Those who run are asked first. (The body of
+        `schedule` is for the lab's bug hunt, at the end.)
         """),
         show.show(Request.num_uncomputed_tokens.fget, Scheduler.schedule, state=lab),
         show.show(Scheduler._plan_running, state=lab),
@@ -432,9 +433,10 @@ def _():
     the throughput of FasterTransformer for GPT-3 175B at the same latency: its whole system on its
     load. A tutorial gives 50 ms to 15 ms at the 99th percentile for chunked prefill. Yours: act 4.
 
-    **Bug hunt.** A loop found in introductions: *drop who is done; admit while the head's blocks
-    are free; give each one that runs 512 tokens of prompt or one of answer; compute.* It has three
-    faults. (Who gets the last block? How large is a step with 20 newcomers? When is "done" seen?)
+    **Bug hunt**, the lab's further part. Its starter has, for `Scheduler.schedule`, the loop that is
+    drawn on whiteboards: *admit while there are blocks; then give each one that runs a chunk of its
+    prompt, or one token*. It has three faults. (Who gets the last block? How large is a step with 20
+    newcomers? What becomes of one that was stopped on the way?)
 
     **Next**: how small should a step be? Lesson 10. And whom to stop when memory ends: lesson 11.
     """)
