@@ -124,16 +124,18 @@ def learn_both(work: Path, threads: int) -> None:
 
 def write_out(work: Path, out: Path) -> None:
     from .card import write_card, write_checkpoint
-    from .corpus import learn_vocabulary, read_stories
-    from .learning import RECIPES, load, read_record
+    from .corpus import Rows, learn_vocabulary, read_stories
+    from .learning import LENGTH, RECIPES, load, read_record
 
     learned, held_out = read_stories(work / "stories")
     tokenizer = learn_vocabulary(learned)
     for name in RECIPES:
         write_checkpoint(name, load(name, work), tokenizer, out / name)
     records = {name: read_record(name, work) for name in RECIPES}
-    write_card(records, learned, held_out, tokenizer, out)
-    print(f"written: {', '.join(str(out / name) for name in RECIPES)} and the model card beside")
+    write_card(records, Rows(learned, tokenizer, LENGTH), len(held_out), out)
+    print(
+        f"written: {', '.join(str(out / name) for name in RECIPES)}, and a model card beside them"
+    )
 
 
 if __name__ == "__main__":

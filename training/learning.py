@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,17 +23,21 @@ WARMUP = 60
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """peak: the highest learning rate. taught_by: the model whose probabilities are half of what
-    is learned (Hinton et al., 2015), so that one guesses what the other would say."""
+    """epochs: how often every story is read. peak: the highest learning rate. taught_by: the model
+    whose probabilities are half of what is learned (Hinton et al., 2015), so that one guesses what
+    the other would say."""
 
-    steps: int
+    epochs: int
     peak: float
     taught_by: str | None = None
 
+    def num_steps(self, rows: Rows) -> int:
+        return max(1, round(self.epochs * rows.num_tokens / (ROWS_A_STEP * rows.length)))
+
 
 RECIPES = {
-    "small": Recipe(steps=1800, peak=2e-3),
-    "tiny": Recipe(steps=3600, peak=6e-3, taught_by="small"),
+    "small": Recipe(epochs=8, peak=2e-3),
+    "tiny": Recipe(epochs=14, peak=6e-3, taught_by="small"),
 }
 
 
@@ -45,13 +50,18 @@ class Record:
     seconds: float = 0.0
 
 
-def learn(name: str, rows: Rows, held_out: Rows, folder: Path) -> tuple[Model, Record]:
-    """The model `name`, taught by its recipe; goes on from folder/NAME.pt where that is there.
+def learn(
+    name: str, rows: Rows, held_out: Rows, folder: Path, until: int | None = None
+) -> tuple[Model, Record]:
+    """The model `name`, taught by its recipe; goes on from folder/NAME.pt where that is there, and
+    stops early after step `until`.
 
     A step's rows and the first weights follow from its number, so a run that was interrupted ends
     as one that was not, up to the rounding of sums.
     """
     recipe, shape = RECIPES[name], SHAPES[name]
+    num_steps = recipe.num_steps(rows)
+    last = min(until or num_steps, num_steps)
     torch.manual_seed(0)
     model = Model(shape)
     decayed = [w for w in model.parameters() if w.dim() == 2]
@@ -73,31 +83,31 @@ def learn(name: str, rows: Rows, held_out: Rows, folder: Path) -> tuple[Model, R
     judged = held_out.epoch(0)[:32]
     began = time.monotonic() - record.seconds
     losses: list[float] = []
-    for step, batch in batches(rows, done, recipe.steps):
+    for step, batch in batches(rows, done, last):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, step)
+            group["lr"] = recipe.peak * share_of_peak(step, num_steps)
         loss = one_step(model, teacher, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss)
-        if step % EVERY == 0 or step == recipe.steps:
+        if step % EVERY == 0 or step == last:
             record.seconds = time.monotonic() - began
             record.learned.append((step, sum(losses) / len(losses)))
             record.held_out.append((step, judge(model, judged)))
             losses.clear()
             save(path, model, optimizer, record, step)
-            left = record.seconds / step * (recipe.steps - step)
+            left = record.seconds / step * (num_steps - step)
             print(
-                f"{name}: step {step} of {recipe.steps}, loss {record.learned[-1][1]:.3f}, "
+                f"{name}: step {step} of {num_steps}, loss {record.learned[-1][1]:.3f}, "
                 f"held out {record.held_out[-1][1]:.3f}; about {left / 60:.0f} min left",
                 flush=True,
             )
     return model, record
 
 
-def batches(rows: Rows, done: int, last: int):
-    """(step, ids [ROWS_A_STEP, LENGTH + 1]) of steps done + 1 to last."""
+def batches(rows: Rows, done: int, last: int) -> Iterator[tuple[int, Tensor]]:
+    """(step, ids [ROWS_A_STEP, length + 1]) of steps done + 1 to last."""
     step, epoch = 0, 0
     while step < last:
         ids = rows.epoch(epoch)
@@ -105,19 +115,17 @@ def batches(rows: Rows, done: int, last: int):
             raise ValueError(f"{len(ids)} rows are too few for one step: write more stories")
         for start in range(0, len(ids) - ROWS_A_STEP + 1, ROWS_A_STEP):
             step += 1
-            if step > done:
+            if done < step <= last:
                 yield step, ids[start : start + ROWS_A_STEP]
-            if step == last:
-                return
         epoch += 1
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """Up in a line, then down along half a cosine to a hundredth of the peak."""
+def share_of_peak(step: int, num_steps: int) -> float:
+    """The learning rate: up in a line, then down along half a cosine to a hundredth."""
     if step < WARMUP:
-        return recipe.peak * step / WARMUP
-    part = (step - WARMUP) / max(1, recipe.steps - WARMUP)
-    return recipe.peak * (0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2)
+        return step / WARMUP
+    part = (step - WARMUP) / max(1, num_steps - WARMUP)
+    return 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
 
 
 def one_step(model: Model, teacher: Model | None, batch: Tensor) -> float:
