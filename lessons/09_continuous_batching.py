@@ -433,10 +433,10 @@ def _():
     the throughput of FasterTransformer for GPT-3 175B at the same latency: its whole system on its
     load. A tutorial gives 50 ms to 15 ms at the 99th percentile for chunked prefill. Yours: act 4.
 
-    **Bug hunt**, the lab's further part. Its starter has, for `Scheduler.schedule`, the loop that is
-    drawn on whiteboards: *admit while there are blocks; then give each one that runs a chunk of its
-    prompt, or one token*. It has three faults. (Who gets the last block? How large is a step with 20
-    newcomers? What becomes of one that was stopped on the way?)
+    **Bug hunt**, the lab's further part. Its starter has, for `Scheduler.schedule`, the loop that
+    is drawn on whiteboards: *admit while there are blocks; then give each one that runs a chunk of
+    its prompt, or one token*. It has three faults. (Who gets the last block? How large is a step
+    with 20 newcomers? What becomes of one that was stopped on the way?)
 
     **Next**: how small should a step be? Lesson 10. And whom to stop when memory ends: lesson 11.
     """)
