@@ -18,7 +18,7 @@ SOUND := import importlib.metadata as m, sys; \
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help learn test check lint site site-serve doctor gpu-check clean
+.PHONY: help learn test check lint site site-serve models doctor gpu-check clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ site: $(VENV)/.test-ready  ## build the website into site/public (needs Node.js 
 
 site-serve: $(VENV)/.test-ready  ## build the website and show it on this machine
 	$(BIN)/python site/build.py --serve
+
+models: $(VENV)/.test-ready  ## write stories and train tiny and small anew: about two hours
+	$(BIN)/python -m training
 
 doctor: $(VENV)/.learn-ready  ## say what this machine has, what is missing, and how to mend it
 	@$(BIN)/minivllm doctor
