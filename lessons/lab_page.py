@@ -184,7 +184,8 @@ def told(learner: Learner, info: LabInfo, outcomes: Sequence[Outcome]) -> str:
         parts.append(svg.figure(failed.picture))
     if failed.trace:
         file, line, name = failed.trace[-1]
-        parts.append(tag("p", escape(f"at line {line} of {file}, in {name}")))
+        where = YOURS if file in info.files else file
+        parts.append(tag("p", escape(f"at line {line} of {where}, in {name}")))
     if hint:
         number, count, text = hint
         parts.append(tag("p", escape(f"Hint {number} of {count}: {text}")))

@@ -37,7 +37,7 @@ from typing import Any
 
 import marimo as mo
 
-from labs.holes import find, first_line, parse, strip
+from labs.holes import first_line, parse, split_lines, strip
 from labs.manifest import ENGINE, LabInfo, all_labs
 from labs.progress import Progress
 
@@ -130,33 +130,51 @@ def show(*objects: Callable, state: LabState | None = None) -> mo.Html:
     """Source of functions and classes of the engine, as it stands there. The body of a hole is
     left out until its lab has passed; a click opens it, and says what it gives away. state: the
     lab's, so that the cell runs again when it passes."""
-    labs = all_labs()
     progress = Progress(MINE) if MINE.exists() else None
-    return mo.Html("".join(_source(thing, labs, progress) for thing in objects))
+    shut = [lab for lab in all_labs() if not (progress and progress[lab.slug].passed)]
+    shown, files = "", dict.fromkeys(_file(thing) for thing in objects)
+    for file in files:
+        text = (ENGINE / file).read_text(encoding="utf-8")
+        for thing in (t for t in objects if _file(t) == file):
+            shown += _source(text, file, thing.__qualname__, shut)
+        if mo.running_in_notebook():
+            shown += _fold(f"all of minivllm/{file}", _python(_without_holes(text, file, "", shut)))
+    return mo.Html(tag("div", shown, class_="tt-source"))
 
 
-def _source(thing: Callable, labs: Sequence[LabInfo], progress: Progress | None) -> str:
-    path = Path(inspect.getsourcefile(thing))
-    file, name = path.relative_to(ENGINE).as_posix(), thing.__qualname__
-    whole, line = "".join(inspect.getsourcelines(thing)[0]), inspect.getsourcelines(thing)[1]
-    holes = {(hole.file, hole.name): lab for lab in labs for hole in lab.holes}
-    lab = holes.get((file, name))
-    head = tag("p", _place(f"minivllm/{file}", line), class_="tt-where")
-    body = _python(dedent(whole))
-    if lab is not None and not (progress and progress[lab.slug].passed):
-        body = _python(_stub(path.read_text(encoding="utf-8"), name, lab)) + _fold(
-            f"show the body: it gives {name} of the lab {lab.slug} away", body
-        )
-    elif lab is not None:
-        body += tag("p", "Your lab has passed, so here is the engine's own.", class_="tt-where")
-    return tag("div", head, body, class_="tt-source")
+def _file(thing: Callable) -> str:
+    return Path(inspect.getsourcefile(thing)).relative_to(ENGINE).as_posix()
 
 
-def _stub(text: str, name: str, lab: LabInfo) -> str:
-    """A function as the lab's starter has it."""
-    stripped = strip(text, [name], lab.slug, lab.steps)
-    node = find(parse(stripped, name), name)
-    return dedent("".join(stripped.splitlines(True)[first_line(node) - 1 : node.end_lineno]))
+def _source(text: str, file: str, name: str, shut: Sequence[LabInfo]) -> str:
+    """A function or class of an engine file. shut: labs that have not passed."""
+    code, line = _cut(text, name)
+    seen, _ = _cut(_without_holes(text, file, name, shut), name)
+    shown = tag("p", _place(f"minivllm/{file}", line), class_="tt-where") + _python(seen)
+    if seen != code:
+        slugs = " and ".join(lab.slug for lab in shut if _holes(lab, file, name))
+        shown += _fold(f"show the body: it gives {name} of the lab {slugs} away", _python(code))
+    return shown
+
+
+def _without_holes(text: str, file: str, name: str, shut: Sequence[LabInfo]) -> str:
+    """The file as the labs' starters have it, as far as a function or class (or "", all) goes."""
+    for lab in shut:
+        text = strip(text, _holes(lab, file, name), lab.slug, lab.steps)
+    return text
+
+
+def _holes(lab: LabInfo, file: str, name: str) -> list[str]:
+    return [h.name for h in lab.holes_in(file) if not name or f"{h.name}.".startswith(f"{name}.")]
+
+
+def _cut(text: str, name: str) -> tuple[str, int]:
+    """A function or class by qualified name, and the line it begins at."""
+    node: Any = parse(text, name)
+    for part in name.split("."):
+        node = [n for n in node.body if getattr(n, "name", None) == part][-1]
+    lines = split_lines(text)[first_line(node) - 1 : node.end_lineno]
+    return dedent("".join(lines)), first_line(node)
 
 
 def _place(path: str, line: int) -> str:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 from labs import browser
+from labs.compose import Answer
 from labs.learner import Learner
 from labs.manifest import all_labs, find_lab
 from labs.runner import load_tests
@@ -19,7 +20,7 @@ from lessons import lab_page, my_code, show
 from minivllm.kvcache.block_pool import BlockPool
 from minivllm.kvcache.block_table import slot_mapping
 
-SLUG = "paged_blocks"
+SLUG, POOL = "paged_blocks", "kvcache.block_pool.BlockPool"
 LESSON = {
     "number": 5, "slug": SLUG, "title": "Paged <blocks>", "part": "II. Memory", "minutes": 40,
     "question": "Where did it go?", "needs": [], "reads": ["minivllm/kvcache/block_pool.py"],
@@ -57,6 +58,22 @@ def mine(tmp_path, monkeypatch):
     for module in (show, lab_page, my_code):
         monkeypatch.setattr(module, "MINE", tmp_path / "mine")
     return tmp_path / "mine"
+
+
+@pytest.fixture(scope="module")
+def once_passed(tmp_path_factory):
+    """What the page says of a right answer, and the folder that it leaves."""
+    folder = tmp_path_factory.mktemp("passed") / "mine"
+    learner = Learner(folder, say=lambda text: None)
+    return lab_page.check_text(learner, find_lab(SLUG, all_labs()), RIGHT), folder
+
+
+@pytest.fixture
+def passed(once_passed, mine):
+    """labs/mine with the lab passed in it, and what the page said."""
+    state, folder = once_passed
+    shutil.copytree(folder, mine)
+    return state
 
 
 def in_page(text):
@@ -122,12 +139,24 @@ def test_a_hole_is_shown_empty_and_its_body_behind_a_click(mine):
     assert f"minivllm/kvcache/block_pool.py:{number}" in seen
 
 
+def test_a_class_does_not_give_away_what_its_methods_hide(mine):
+    seen = without_folds(show.show(BlockPool))
+    assert "class BlockPool:" in seen and "self.given_up.append(block_id)" in seen
+    assert "popleft" not in seen and seen.count("lab paged_blocks") == 2
+
+
+def test_in_a_notebook_the_whole_file_is_there_without_its_holes(mine, monkeypatch):
+    monkeypatch.setattr(show.mo, "running_in_notebook", lambda: True)
+    shown = show.show(BlockPool.give_back, BlockPool.share)
+    assert text_of(shown).count("all of minivllm/kvcache/block_pool.py") == 1
+    assert "def check(self)" in text_of(shown) and "popleft" not in text_of(shown)
+
+
 def test_what_is_no_hole_is_shown_whole(mine):
     assert "self.given_up.append(block_id)" in without_folds(show.show(BlockPool.give_back))
 
 
-def test_a_passed_lab_opens_its_holes(mine):
-    assert in_page(RIGHT).passed
+def test_a_passed_lab_opens_its_holes(passed):
     assert "popleft" in without_folds(show.show(BlockPool.allocate))
 
 
@@ -182,8 +211,7 @@ def test_at_home_the_page_says_what_to_type_and_how_far_it_is(mine):
     assert my_code.use_my_code(state).value is False
 
 
-def test_a_lab_that_changed_since_it_passed_does_not_run(mine):
-    assert in_page(RIGHT).passed
+def test_a_lab_that_changed_since_it_passed_does_not_run(passed, mine):
     state = lab_page.lab_result(SLUG, 0, in_browser=False)
     assert state.passed and my_code.use_my_code(state).value is True
     path = mine / "05_paged_blocks" / "kvcache" / "block_pool.py"
@@ -224,29 +252,32 @@ def test_a_line_keeps_its_number_in_each_file():
         assert made_line in ("", line)
 
 
-def test_a_right_answer_passes_and_the_engine_runs_on_it(mine):
-    state = in_page(RIGHT)
+def test_a_right_answer_passes_and_the_engine_runs_on_it(passed, mine):
+    state = passed
     assert state.passed and "all 10 tests pass" in text_of(state)
     num_core = sum(not hasattr(test, "further") for test in load_tests(find_lab(SLUG, all_labs())))
     assert text_of(state).count("ok") == num_core == 10
     chosen = my_code.engine(True, state, mine)
     assert chosen.is_mine and chosen.name == "your code"
-    pool = chosen("kvcache.block_pool.BlockPool")(4)
+    pool = chosen(POOL)(4)
     with pytest.raises(ValueError, match="too few"):
         pool.allocate(9)
     assert chosen("kvcache.kv_cache_manager.KVCacheManager")(4, 2).pool.__class__ is type(pool)
-    assert my_code.engine(False, state, mine)("kvcache.block_pool.BlockPool") is BlockPool
+    assert my_code.engine(False, state, mine)(POOL) is BlockPool
     saved = json.loads((mine / "progress.json").read_text())
     assert saved["labs"][SLUG]["passed"]
 
 
-def test_a_newer_answer_stands_beside_the_older_one(mine):
-    older = my_code.engine(True, in_page(RIGHT), mine)("kvcache.block_pool.BlockPool")
-    newer = my_code.engine(True, in_page(RIGHT.replace("too few", "far too few")), mine)
-    with pytest.raises(ValueError, match="far too few"):
-        newer("kvcache.block_pool.BlockPool")(4).allocate(9)
+def test_a_newer_answer_stands_beside_the_older_one():
+    def pool_of(text):
+        answer = Answer(text, "mine", ("BlockPool.allocate",), ("slot_mapping",))
+        return my_code.composed((("kvcache/block_pool.py", (answer,)),))(POOL)(4)
+
+    older, newer = pool_of(RIGHT), pool_of(RIGHT.replace("too few", "far too few"))
+    with pytest.raises(ValueError, match=r"^far too few"):
+        newer.allocate(9)
     with pytest.raises(ValueError, match=r"^too few"):
-        older(4).allocate(9)
+        older.allocate(9)
 
 
 def test_a_wrong_answer_is_told_with_its_picture_and_the_next_hint_each_time(mine):
@@ -258,8 +289,7 @@ def test_a_wrong_answer_is_told_with_its_picture_and_the_next_hint_each_time(min
     assert not my_code.engine(True, state, mine).is_mine
 
 
-def test_a_passed_lab_that_is_broken_again_gives_the_reference_back(mine):
-    assert in_page(RIGHT).passed
+def test_a_passed_lab_that_is_broken_again_gives_the_reference_back(passed, mine):
     state = in_page(TAKES_ANYWAY)
     assert not state.passed and not my_code.engine(True, state, mine).is_mine
 
@@ -286,5 +316,7 @@ def test_an_endless_loop_is_stopped(mine, monkeypatch):
 
 def test_what_a_learner_raises_is_text_in_the_page(mine):
     bad = RIGHT.replace("ids = [", "raise KeyError('<script>alert(1)</script>')\n        ids = [")
-    state = in_page(dedent(bad))
+    state = in_page(bad)
     assert "<script" not in state.html and "alert(1)" in text_of(state)
+    number = next(n for n, line in enumerate(bad.splitlines(), 1) if "alert" in line)
+    assert f"at line {number} of your code, in allocate" in text_of(state)
