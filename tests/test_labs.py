@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import signal
@@ -439,32 +440,74 @@ def test_strip_changes_nothing_but_the_bodies():
     assert stripped.endswith("".join(lines[node.end_lineno :]))
 
 
-@pytest.fixture(scope="module")
-def all_right(tmp_path_factory):
-    """The engine with a right answer of every lab in it, called minivllm."""
-    folder, answers = tmp_path_factory.mktemp("right"), {}
+# Tests that judge something other than what the engine does.
+ABOUT_THE_SOURCE = {
+    "test_floor_plan.py": "how the engine's own files are written and laid out",
+    "test_readme.py": "what the README prints, in a checkout of its own",
+    "test_bundled.py": "the models in the repository, and how they were made",
+    "test_site.py": "pages made of the source",
+    "test_site_live.py": "pages made of the source, in a browser",
+}
+# So are the tests of labs, lessons and training, and this very file. They say so by an import.
+ABOUT_THE_COURSE = re.compile(r"^(?:from|import) (?:labs|lessons|training|checkouts)\b", re.M)
+LOADED = """
+import minivllm
+
+assert minivllm.__file__.startswith({tree!r}), minivllm.__file__
+"""
+
+
+def tree_of_right_answers(tree: Path) -> None:
+    """The repository with an engine, called minivllm, that holds a right answer of every lab."""
+    kept = shutil.ignore_patterns(".*", "__pycache__", "mine", "build", "dist", "public", "*.egg*")
+    for path in ROOT.iterdir():
+        if path.name in ("Makefile", "README.md", "pyproject.toml"):
+            shutil.copy(path, tree / path.name)
+        elif path.name in ("labs", "lessons", "tests"):
+            shutil.copytree(path, tree / path.name, ignore=kept)
+    answers = {}
     for lab in LABS:
         path = lab.answers("right")[0]
         for file, own in answers_of(lab, path.read_text(encoding="utf-8"), path.name).items():
             answers.setdefault(file, []).extend(own)
-    compose(folder, answers, package="minivllm")
-    return folder
+    compose(tree, answers, package="minivllm")
+
+
+def run_suite(tree: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """pytest in a tree, two processes wide, on that tree's engine and on no other."""
+    (tree / "loaded.py").write_text(LOADED.format(tree=str(tree)), encoding="utf-8")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "loaded",
+               "-p", "no:cacheprovider", *arguments]  # fmt: skip
+    return subprocess.run(
+        command, cwd=tree, env={**env, "PYTHONPATH": str(tree)}, capture_output=True, text=True
+    )
 
 
 @pytest.mark.slow
-def test_the_right_answers_of_all_labs_at_once_pass_the_suite_of_their_rooms(all_right):
-    names = ["test_scheduler", "test_sharing", "test_kvcache", "test_prefix_cache_laws",
-             "test_engine"]  # fmt: skip
-    files = [str(ROOT / "tests" / f"{name}.py") for name in names]
-    code = (
-        f"import sys; sys.path.insert(0, {str(all_right)!r}); import minivllm, pytest\n"
-        f"assert minivllm.__file__.startswith({str(all_right)!r})\n"
-        f"sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *{files!r}]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=all_right, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+def test_the_right_answers_of_all_labs_at_once_pass_the_whole_suite(tmp_path):
+    tree_of_right_answers(tmp_path)
+    tests = tmp_path / "tests"
+    away = set(ABOUT_THE_SOURCE) | {
+        p.name for p in tests.glob("test_*.py") if ABOUT_THE_COURSE.search(p.read_text("utf-8"))
+    }
+    files = sorted(p for p in tests.glob("test_*.py") if p.name not in away)
+    assert len(files) > 40 and {"test_scheduler.py", "test_kvcache.py"} <= {p.name for p in files}
+    done = run_suite(tmp_path, "--maxfail=3", *map(str, files))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@pytest.mark.slow
+def test_that_suite_is_run_on_the_composed_engine(tmp_path):
+    tree_of_right_answers(tmp_path)
+    file = tmp_path / "minivllm" / "kvcache" / "block_table.py"
+    text = file.read_text(encoding="utf-8")
+    assert "divmod(position, block_size)" in text, "the right answer's, not the engine's"
+    spoiled = text.replace("table[index] * block_size + offset", "table[index] * block_size")
+    file.write_text(spoiled, encoding="utf-8")
+    test = "test_positions_map_to_slots_through_the_table"
+    done = run_suite(tmp_path, "-n", "0", str(tmp_path / "tests" / f"test_kvcache.py::{test}"))
+    assert done.returncode == 1 and f"FAILED tests/test_kvcache.py::{test}" in done.stdout
 
 
 def test_an_engine_on_the_learners_code_calls_every_hole(labs, monkeypatch):
