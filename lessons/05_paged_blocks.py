@@ -75,19 +75,16 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(r"""
+    guess = show.predict("How much of the memory holds no token, in percent?", start=30)
+    show.column(
+        mo.md(r"""
     ## 2. Your guess
 
     Count not only the slots that belong to nobody. Count every slot that holds **no token** at
     this moment, whoever it is promised to.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    guess = show.predict("How much of the memory holds no token, in percent?", start=30)
-    guess
+    """),
+        guess,
+    )  # fmt: skip
     return (guess,)
 
 
@@ -115,11 +112,12 @@ def _(guess, surprise):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(r"""
+    mo.md(rf"""
     ## 3. Two servers, the same users
 
-    Both servers below have the same memory, and the same 26 users come at the same steps. In each
-    step everybody who is in writes one token. Nobody queues: who finds no room is turned away.
+    Both servers below have the same memory, and the same {len(arrivals(1))} users come at the same
+    steps. In each step everybody who is in writes one token. Nobody queues: who finds no room is
+    turned away.
 
     The second server cuts its memory into **blocks** of a few slots. A user owns a list of blocks,
     wherever they lie, and gets the next one when the last is full. Its blocks are handed out by the
@@ -201,7 +199,7 @@ def _():
     | paged | $\lceil n / B \rceil \cdot B - n \le B - 1$ | on average $(B - 1) / 2$, however long |
 
     Why not $B = 1$, then? Because of the table: a request keeps $\lceil n / B \rceil$ entries, and
-    attention looks each of them up. The simulation of act 3, over all its steps, agrees:
+    attention looks each of them up. Servers like those of act 3, counted at every step, agree:
     """),
         show.picture(law_by_block_size(arrivals(gap=4), NUM_SLOTS, 280, show.Engine())),
     )  # fmt: skip
@@ -333,6 +331,9 @@ def _():
     request it allows *is* a contiguous server: one block each, reserved to the end. So the same
     scheduler, with nothing changed but the block size, gives before and after. Times are
     **modelled**: Llama 3 8B in 16 bits on an RTX 4090, a step as long as the roofline says.
+
+    Why should memory buy speed? A step reads all the weights once, for however many users are in
+    it (lesson 02). Memory that is found again becomes users in a step, and so tokens a second.
     """)
     return
 
@@ -381,7 +382,7 @@ def _(chosen):
     mo.md(f"""
     And its cost, measured where this page was computed ({platform.system()} {platform.machine()},
     Python {platform.python_version()}, {chosen.name}): handing a block out and taking it back took
-    **{_us:.2f} microseconds**, for {16} tokens.
+    **{_us:.2f} microseconds**. With 16 slots in a block, a request pays that once in 16 tokens.
     """)
     return
 
@@ -431,6 +432,8 @@ def _():
       hands out slots rather than blocks (`alloc_extend` for prompts, `alloc_decode` for one token
       each), in tensors, so that your `slot_mapping` is part of its allocator. Freed pages go to the
       front of the list and are reused first.
+    * llama.cpp has no blocks: one array of cells for all requests, each cell marked with whose it
+      is. (Paging was an open draft there in April 2026.)
 
     **Further**: make act 3's contiguous server smarter. Best fit instead of first fit? Moving runs
     together, as a garbage collector does: how many slots must be copied to let one user in?
