@@ -255,6 +255,32 @@ def test_keep_mask_is_what_plain_python_keeps(rows):
         assert judged_kept(row, *filters, -1e-9) <= got <= judged_kept(row, *filters, 1e-9)
 
 
+@pytest.mark.parametrize("width", [0.5, 2.0, 6.0])
+def test_keep_mask_is_that_of_plain_python_over_many_ids_too(width):
+    """From distributions so peaked that a few ids hold them to such that thousands do; bfloat16
+    scores, so that hundreds are equal where top-k ends."""
+    source = random.Random(width)
+    logits = (width * randn(24, 3000)).bfloat16().double()
+    logits[::5, 40:] = -math.inf
+    top_k = [source.choice([0, 0, 1, 30, 200, 1500]) for _ in range(24)]
+    top_p = [source.choice([1.0, 0.3, 0.95, 0.999]) for _ in range(24)]
+    min_p = [source.choice([0.0, 0.0, 0.01]) for _ in range(24)]
+    columns = torch.tensor(top_k), torch.tensor(top_p).double(), torch.tensor(min_p).double()
+    mask = keep_mask(logits, *columns)
+    for row, *filters, got in zip(logits.tolist(), top_k, top_p, min_p, mask, strict=True):
+        got = set(got.nonzero().flatten().tolist())
+        assert judged_kept(row, *filters, -1e-9) <= got <= judged_kept(row, *filters, 1e-9)
+
+
+def test_drawing_for_a_few_rows_at_a_time_changes_nothing():
+    logits = 3 * randn(11, 700, dtype=torch.float32)
+    kinds = [{}, {"top_k": 9}, {"top_p": 0.8}, {"min_p": 0.1}, {"temperature": 0}]
+    rows = [SamplerRow(SamplingParams(**kinds[r % 5], seed=r), r) for r in range(11)]
+    want = sample(logits, rows).token_ids
+    for rows_at_once in (1, 4, 11):
+        assert sample(logits, rows, rows_at_once=rows_at_once).token_ids == want
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_what_is_kept_of_a_row_does_not_depend_on_company(dtype):
     """Not by a bit: rows with other filters change how many ids are put in order, and no sum."""
@@ -403,3 +429,12 @@ def test_logprobs_are_of_the_models_own_distribution():
 def test_likeliest_puts_lower_ids_first_among_equals(rows, num):
     got = likeliest(torch.tensor(rows, dtype=torch.float32), num).tolist()
     assert got == [sorted(range(7), key=lambda i: (-row[i], i))[:num] for row in rows]
+
+
+@pytest.mark.parametrize("num", [1, 5, 40, 200, 900])
+def test_likeliest_does_so_among_many_equals(num):
+    logits = randn(3, 4000).bfloat16()
+    logits[0, 7::9] = logits[0].max()  # more equals than are asked for
+    got = likeliest(logits, num).tolist()
+    for row, ids in zip(logits.tolist(), got, strict=True):
+        assert ids == sorted(range(4000), key=lambda i: (-row[i], i))[:num]

@@ -6,6 +6,7 @@ top-k, top-p, one draw. What is reported is of the model's own distribution, bef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from ..outputs import Candidates
 from .logits_processors import process
 from .philox import uniform
 from .rules import LogitsProcessor, SamplerRow
+
+FEW = 64  # ids that are put in order at first, where it is not known how many must be
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +34,19 @@ def sample(
     logits: Tensor,  # [rows, vocab]
     rows: Sequence[SamplerRow],
     plugins: Sequence[LogitsProcessor] = (),
+    rows_at_once: int = sys.maxsize,
 ) -> SamplerOutput:
     """Choose one id for each row. A row whose best score is not a finite number gets an error,
-    and no other row feels it."""
+    and no other row feels it. rows_at_once: draw for so many rows at a time, so that what is
+    worked out on the way stays in a CPU's caches."""
     scores = process(logits, rows, plugins)
     best, token_ids = scores.max(dim=-1)  # NaN counts as the best; of equals the first
     errors = {r: describe(x) for r, x in enumerate(best.tolist()) if not abs(x) < float("inf")}
 
     drawn = [r for r, row in enumerate(rows) if not row.params.is_greedy and r not in errors]
-    if drawn:
-        token_ids[drawn] = sample_randomly(scores[drawn], [rows[r] for r in drawn])
+    for start in range(0, len(drawn), rows_at_once):
+        some = drawn[start : start + rows_at_once]
+        token_ids[some] = sample_randomly(scores[some], [rows[r] for r in some])
 
     logprobs: list[Candidates | None] = [None] * len(rows)
     asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None and r not in errors]
@@ -104,27 +110,53 @@ def keep_mask(
     k likeliest; of equals the lower ids. top-p (Holtzman et al., 2020): the fewest of the
     likeliest whose mass reaches p.
     """
-    ratios = (logits - logits.amax(-1, keepdim=True)).exp()
-    keep = (ratios >= min_p[:, None]) & (logits > -torch.inf)
-    if (top_k <= 0).all() and (top_p >= 1).all():
+    keep = logits > -torch.inf
+    if (min_p > 0).any():
+        ratios = (logits - logits.amax(-1, keepdim=True)).exp_()
+        keep &= ratios >= min_p[:, None]
+    has_top_k, has_top_p = top_k > 0, top_p < 1
+    if not (has_top_k | has_top_p).any():
         return keep
 
-    # More than 1 - p lies on an id that top-p keeps and on less likely ones together, so that it
-    # is likelier than (1 - p) / vocab: few ids are, and only these need an order.
     logits = logits.where(keep, -torch.inf)
-    probs, top_p = logits.softmax(-1), top_p[:, None]
-    num_likely = (probs > (1 - top_p) / logits.shape[-1]).sum(-1)
-    num_kept = torch.where(top_k > 0, top_k, num_likely.clamp_min(1))
-    ids = likeliest(logits, int(num_kept.max()))
+    probs = logits.softmax(-1)
+    in_order = (has_top_k | has_top_p).nonzero().squeeze(1)
+    keep[in_order] = keep_likeliest(
+        logits[in_order], probs[in_order], top_k[in_order, None], top_p[in_order, None]
+    )
+    return keep
 
-    rank = torch.arange(ids.shape[-1], device=ids.device)
-    keep = keep.gather(-1, ids) & (rank < num_kept[:, None])
-    probs = probs.gather(-1, ids).where(keep, 0)
-    mass = probs.cumsum(-1)
-    whole = torch.where(top_k[:, None] > 0, mass[:, -1:], 1)
-    keep &= (mass - probs < top_p * whole) | (top_p >= 1)
+
+def keep_likeliest(
+    logits: Tensor,  # [rows, vocab]
+    probs: Tensor,  # [rows, vocab]: their softmax
+    top_k: Tensor,  # [rows, 1]
+    top_p: Tensor,  # [rows, 1]
+) -> Tensor:  # [rows, vocab] bool
+    """top-k and top-p, of which each row has one. Only as many ids are put in order as must be:
+    the k likeliest; a few, if top-p ends among them; else all that it may keep."""
+    # More than 1 - p lies on an id that top-p keeps and on less likely ones together, so that it
+    # is likelier than (1 - p) / vocab.
+    has_top_k, lowest = top_k > 0, (1 - top_p) / logits.shape[-1]
+    num = max(0 if has_top_k.all() else FEW, int(top_k.max()))
+    for is_enough in (False, True):
+        ids = likeliest(logits, num)
+        ordered = probs.gather(-1, ids)
+        rank = torch.arange(ids.shape[-1], device=ids.device)
+        keep = torch.where(has_top_k, rank < top_k, ordered > lowest)
+        keep &= logits.gather(-1, ids) > -torch.inf
+        ordered = ordered.where(keep, 0)
+        mass = ordered.cumsum(-1)
+        # Whether top-p ends here beyond doubt, whatever the rounding of sums.
+        ended = ~keep[:, -1:] | (mass[:, -1:] - ordered[:, -1:] > top_p + 1e-4)
+        if is_enough or (has_top_k | ended).all():
+            break
+        num_likely = (probs > lowest).sum(-1, keepdim=True).where(~has_top_k, 0)
+        num = max(num, int(num_likely.max()))
+    whole = torch.where(has_top_k, mass[:, -1:], 1)
+    keep &= (mass - ordered < top_p * whole) | (top_p >= 1)
     keep[:, 0] = True
-    return torch.zeros_like(ratios, dtype=torch.bool).scatter(-1, ids, keep)
+    return torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, ids, keep)
 
 
 def draw(
@@ -164,16 +196,21 @@ def candidates(
 
 def likeliest(logits: Tensor, num: int) -> Tensor:
     """[rows, num] ids of the highest scores, best first, of equals the lower id (topk alone
-    promises no order of equals, and in bfloat16 there are many)."""
+    promises no order of equals, and in bfloat16 there are many); those of -inf in any order."""
     vocab_size = logits.shape[-1]
     num = min(num, vocab_size)
     if num == 0:
         return torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
-    if num < vocab_size:
-        lowest = logits.topk(num).values[:, -1:]
-        num_with_ties = int((logits >= lowest).sum(-1).max())
-    if num == vocab_size or num_with_ties > vocab_size // 8:  # sorting all is as quick
+    num_asked = num + FEW  # topk may leave out the lower ids among equals of the last
+    if num_asked <= vocab_size // 8:
+        values, ids = logits.topk(num_asked)
+        tied = (values[:, num - 1] == values[:, -1]) & (values[:, -1] > -torch.inf)
+        if tied.any():
+            num_asked = int((logits >= values[:, num - 1 : num]).sum(-1).max())
+            if num_asked <= vocab_size // 8:
+                ids = logits.topk(num_asked).indices
+    if num_asked > vocab_size // 8:  # sorting all is as quick
         return logits.sort(dim=-1, descending=True, stable=True).indices[:, :num]
-    ids = logits.topk(num_with_ties).indices.sort(-1).values
+    ids = ids.sort(-1).values
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)[:, :num]

@@ -4,6 +4,7 @@ and attention, sampling. Runs what the plan says and decides nothing."""
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from ..sample.rules import LogitsProcessor, SamplerRow, ScoreRules, has_rules, p
 from ..sample.sampler import candidates, sample
 from .input_batch import InputBatch, RequestState, flatten
 from .kv_tensors import KVTensors
+
+NUMBERS_AT_ONCE = 1 << 19  # scores that the sampler works on, on a CPU: some MB of its caches
 
 Masks = Mapping[str, tuple[bytes, ...]]
 
@@ -63,6 +66,8 @@ class ModelRunner:
         # Sampling sums in float64, which Apple's GPUs have not.
         device = kv.memory.device
         self.scores_device = torch.device("cpu") if device.type == "mps" else device
+        on_cpu = self.scores_device.type == "cpu"
+        self.rows_at_once = max(1, NUMBERS_AT_ONCE // self.vocab_size) if on_cpu else sys.maxsize
         self.batch = InputBatch()
         self._started: StartedStep | None = None
 
@@ -149,7 +154,7 @@ class ModelRunner:
         where = [i for i, row in enumerate(rows) if row.num_to_sample]
         if where:
             asked = [self._sampler_row(rows[i], started.states[i], masks or {}) for i in where]
-            output = sample(started.logits, asked, self.plugins)
+            output = sample(started.logits, asked, self.plugins, self.rows_at_once)
             for r, text in output.errors.items():
                 errors.setdefault(rows[where[r]].request_id, text)
             for r, i in enumerate(where):
