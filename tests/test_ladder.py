@@ -214,7 +214,7 @@ def test_texts_that_differ_for_no_good_reason_are_called_wrong():
     tie = replace(ROW, num_same=15, parted=((3, 2, 1e-5),))
     fault = replace(ROW, num_same=15, parted=((3, 2, 1e-5), (4, 0, 0.5)))
     assert not tie.is_wrong and fault.is_wrong and not replace(fault, dtype="bfloat16").is_wrong
-    assert "WRONG: KV cache: 2 texts part" in ladder_table([fault])
+    assert "WRONG: KV cache: 2 of 16 texts part" in ladder_table([fault])
     assert "15/16" in ladder_table([tie]) and "WRONG" not in ladder_table([tie])
 
 

@@ -169,10 +169,6 @@ class Ladder:
             engine = self.engine(lowest.config)
             result.parted = parted_texts(engine, lowest.runs[0], result.runs[-1])
 
-    def shutdown(self) -> None:
-        for engine in self.loaded.values():
-            engine.shutdown()
-
 
 def parted_texts(engine: LLMEngine, one: TimedRun, other: TimedRun) -> list[tuple[int, int, float]]:
     """The requests whose answers differ: (request, first token that does, how much less likely
