@@ -115,7 +115,7 @@ def test_the_roofline_predicts_from_the_steps_and_sees_nothing_in_fusing(ladder)
     gains = dict(zip([r.rung.name for r in ladder.results], roofline_gains(ladder.results)))
     assert gains[NAIVE] is None and gains["KV cache"] > 1.5 and gains["prefix cache"] > 1.1
     assert gains[FUSED] == pytest.approx(1, rel=0.2)  # its steps are the same, its cost too
-    assert gains["bfloat16"] == pytest.approx(2, rel=0.2)  # half the bytes
+    assert 2 <= gains["bfloat16"] <= 4  # half the bytes, a quarter of the time for products
     # By hand: one request, one step, as many bytes as weights and KV, as many products as weights.
     peaks, result = PEAKS[torch.float32], rung(ladder, "KV cache")
     params = dict(oracle(result.config.model).named_parameters())

@@ -101,8 +101,8 @@ def notes(rows: Sequence[RungRow]) -> list[str]:
             gap = max(gap for _, _, gap in row.parted)
             verdict = "WRONG: " if row.is_wrong else ""
             lines.append(
-                f"{verdict}{row.name}: {len(row.parted)} of {row.num_requests} texts part, where two "
-                f"tokens were at most {gap:.2g} apart"
+                f"{verdict}{row.name}: {len(row.parted)} of {row.num_requests} texts part, where "
+                f"two tokens were at most {gap:.2g} apart"
             )
     return lines
 
