@@ -22,6 +22,7 @@ PYTHON = (sys.executable, "-I", "-S", "-c")
 START = "import sys; sys.path.insert(0, {root!r}); from labs import child; sys.path.pop(0); child."
 MAX_SHOWN = 4_000  # bytes of what was printed that are kept
 CAN_FORK = sys.platform == "linux"
+CAN_PASS_FILES = sys.platform != "win32"
 
 
 class Child:
@@ -76,6 +77,11 @@ class Children:
     def start(
         self, job: dict, channel: socket.socket, output: int
     ) -> tuple[int, subprocess.Popen | None]:
+        if not CAN_PASS_FILES:
+            raise ValueError(
+                "labs run your code in a process of its own, which needs Linux or macOS: use WSL. "
+                "Or, without limits, python -m labs check --direct"
+            )
         if not CAN_FORK:
             return self._start_alone(job, channel, output)
         reply = self._request(job, [channel.fileno(), output])

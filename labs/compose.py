@@ -8,6 +8,7 @@ never meet in a merge. Nothing is imported or run here.
 from __future__ import annotations
 
 import ast
+import os
 import py_compile
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from .manifest import ENGINE, LabInfo
 
 PACKAGE = "mine_minivllm"
 CORE_PACKAGE = "mine_minivllm_core"
+WEIGHTS = "checkpoint/bundled"  # the models that come with the engine
 Line = tuple[str, tuple[str, int] | None]  # text, and where it came from: (answer's path, line)
 
 
@@ -264,6 +266,13 @@ def copy_engine(engine: Path, target: Path, leave_out: set[str]) -> None:
         here = Path(folder).relative_to(engine)
         room = str(here.parent if here.name == "__pycache__" else here)
         left_out = [n for n in names if "." in n and (room, n.partition(".")[0]) in stems]
+        left_out += [n for n in names if (Path(folder) / n) == engine / WEIGHTS]
         return left_out + [n for n in names if ".pyc." in n]  # one that is being written now
 
     shutil.copytree(engine, target, ignore=ignore)
+    models = engine / WEIGHTS
+    if models.is_dir():  # megabytes that no answer changes
+        try:
+            os.symlink(models.resolve(), target / WEIGHTS, target_is_directory=True)
+        except OSError:  # where links are a privilege
+            shutil.copytree(models, target / WEIGHTS)

@@ -74,9 +74,20 @@ def close(readable: tuple[str, ...], library: tuple[str, ...], home: str) -> Non
     sys.audit = lambda *args: None  # tells the hook whatever one likes
     for name in REFUSED_MODULES:
         sys.modules.pop(name, None)
+    # The engine's downloads import it at their top: so it is there, and shut.
+    sys.modules["subprocess"] = Shut("subprocess")
     # Modules that are compiled into Python load without a word; those that may are loaded.
     sys.modules["_imp"].create_builtin = refuse_module
     sys.addaudithook(make_hook(readable, library, home))
+
+
+class Shut(ModuleType):
+    """A module with nothing in it that may be used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise PermissionError(f"this is not allowed in a lab: {self.__name__}.{name}")
 
 
 def preload() -> None:
@@ -126,8 +137,10 @@ def make_hook(
             raise Refused("this is not allowed in a lab: " + event)
         if event == "import":
             name, file = args[:2]
-            if type(name) is not str or name in modules:
-                raise Unknown("this module is not allowed in a lab")
+            if type(name) is not str:
+                raise Unknown("a module is named by a plain str")
+            if name in modules:
+                raise Unknown("this module is not allowed in a lab: " + name)
             if type(file) is none:
                 return
             if type(file) is not str or not starts(file, library) or "-packages/" in file:

@@ -125,6 +125,11 @@ class Lab:
         """What a function of the learner's engine returns."""
         return self._ask("call", args, kwargs, path=path)
 
+    def engine(self, model: str, **options: Any) -> Proxy:
+        """The learner's whole engine, as `LLM` is the reference's, computing in plain Python: with
+        "tiny" or "small" it tells a story."""
+        return self.new("entrypoints.llm.LLM", model, executor="plain", **options)
+
     def lend(self, thing: Any, *methods: str, **attributes: Any) -> Loan:
         """Something of the judge's that the engine may call; "__call__" for a function."""
         return Loan(thing, methods, attributes)

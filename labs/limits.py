@@ -59,4 +59,6 @@ def set_limits() -> None:
         ("RLIMIT_NPROC", 0),
     ):
         if hasattr(resource, name) and (name != "RLIMIT_AS" or sys.platform == "linux"):
-            resource.setrlimit(getattr(resource, name), (value, value))
+            _, most = resource.getrlimit(getattr(resource, name))
+            limit = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(getattr(resource, name), (limit, limit))

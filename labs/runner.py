@@ -229,7 +229,7 @@ def gone(status: int) -> str:
             f"Your code ended its process with status {status} (os._exit?), or closed the judge's "
             f"channel. A lab returns values and leaves ending to others."
         )
-    if status == -signal.SIGKILL:
+    if status == -getattr(signal, "SIGKILL", 9):
         return "Your code closed the judge's channel, or its process was killed."
     names = {-s.value: s.name for s in signal.Signals}
     return f"Your code's process crashed ({names.get(status, status)})."

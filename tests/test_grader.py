@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from labs import browser, export, grading, judge, results, runner
+from labs import browser, export, grading, judge, limits, results, runner
+from labs import children as children_module
 from labs.answers import read_submission, submissions
 from labs.children import Children
 from labs.compose import Answer, answers_of, compose, graft
@@ -60,7 +61,7 @@ ATTACKS = {
     "forks": ("import os; os.fork()", NOT_ALLOWED),
     "runs_a_program": ("import os; os.system('true')", NOT_ALLOWED),
     "spawns": ("import os; os.posix_spawn('/bin/true', ['true'], {})", NOT_ALLOWED),
-    "imports_subprocess": ("import subprocess", NOT_ALLOWED),
+    "runs_a_subprocess": ("import subprocess; subprocess.run(['true'])", NOT_ALLOWED),
     "forks_past_the_module": (
         "import importlib; importlib.import_module('_posixsubprocess').fork_exec()",
         "allowed in a lab|PermissionError|AttributeError",
@@ -416,6 +417,38 @@ def test_an_answer_that_keeps_the_judge_itself_busy_costs_its_own_test(
     outcomes = list(run_lab(PAGED, busy, 0, tests=[TESTS[0], OWN]))
     assert [o.status for o in outcomes] == ["failed", "passed"]
     assert "took the judge too long" in outcomes[0].says and outcomes[0].seconds < 12
+
+
+def test_where_nothing_forks_each_child_is_a_python_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(children_module, "CAN_FORK", False)  # as on macOS
+    monkeypatch.setattr(judge.sys, "platform", "darwin")
+    monkeypatch.setattr(judge, "CALL_S", 5.0)
+    with Children() as made:
+        outcomes = judged(slot_mapping("import os; os._exit(3)"), tmp_path, made, [BEFORE, OWN])
+        assert made.process is None, "no zygote"
+    assert [o.status for o in outcomes] == ["passed", "failed"]
+    assert "status 3" in outcomes[1].says
+
+
+def test_a_system_without_limits_or_processes_is_told_what_there_is(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    limits.set_limits()  # nothing to set, and nothing goes wrong
+    monkeypatch.setattr(children_module, "CAN_PASS_FILES", False)  # as on Windows
+    with Children() as made, pytest.raises(ValueError, match=r"use WSL.*\-\-direct"):
+        judged(slot_mapping("return []"), tmp_path, made, [OWN])
+
+
+def test_limits_never_ask_for_more_than_there_may_be(monkeypatch):
+    asked = {}
+
+    class Resource:
+        RLIM_INFINITY, RLIMIT_NOFILE, RLIMIT_CPU = -1, "files", "seconds"
+        getrlimit = staticmethod(lambda name: (1, 20) if name == "files" else (-1, -1))
+        setrlimit = staticmethod(asked.__setitem__)
+
+    monkeypatch.setitem(sys.modules, "resource", Resource)
+    limits.set_limits()
+    assert asked == {"files": (20, 20), "seconds": (limits.CPU_SECONDS, limits.CPU_SECONDS)}
 
 
 def test_m5_after_two_time_outs_the_rest_gets_little_time_and_is_graded(

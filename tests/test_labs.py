@@ -27,6 +27,8 @@ from labs.manifest import ENGINE, ROOT, LabInfo, all_labs, find_lab
 from labs.runner import Judge, load_tests, run_lab
 from labs.toy import ToyEngine, greedy, next_token
 from lessons.draw import block_pool, block_table, timeline
+from minivllm import LLM, SamplingParams
+from minivllm.__main__ import main as cli
 
 LABS = all_labs()
 PAGED = find_lab("paged_blocks", LABS)
@@ -538,6 +540,39 @@ def test_an_engine_on_the_learners_code_calls_every_hole(labs, monkeypatch):
         sys.setprofile(None)
     assert engine.outputs["a"] == greedy(range(9), 12)
     assert set(names) <= called, set(names) - called
+
+
+STORY = SamplingParams(temperature=0, max_tokens=8)
+
+
+@pytest.mark.slow
+def test_the_engine_of_all_right_answers_tells_the_references_story(children, tmp_path):
+    answers = {}
+    for lab in LABS:
+        path = lab.answers("right")[0]
+        for file, own in answers_of(lab, path.read_text(encoding="utf-8"), path.name).items():
+            answers.setdefault(file, []).extend(own)
+    lab, judge = Lab(), Judge(compose(tmp_path, answers), None, children)
+    with judge.connected(lab, judge.composed) as child:
+        told = lab.engine("tiny", max_model_len=64).generate("Once upon a time", STORY)
+        assert child is not None, "in a process of its own"
+    due = LLM("tiny", executor="plain", max_model_len=64).generate("Once upon a time", STORY)
+    assert told[0].outputs[0].token_ids == due[0].outputs[0].token_ids
+    assert len(due[0].outputs[0].text) > 10
+
+
+@pytest.mark.slow
+def test_mine_generates_with_a_bundled_model(tmp_path, capfd):
+    mine = tmp_path / "mine"
+    main(["start", "practice"], mine=mine)
+    write_right(mine, LABS[0])
+    assert main(["check", "practice"], mine=mine) == 0
+    capfd.readouterr()
+    arguments = ["generate", "-m", "tiny", "--max-tokens", "8", "Once upon a time"]
+    assert main(["mine", *arguments], mine=mine) == 0
+    told = capfd.readouterr()
+    assert "your engine: RequestMetrics.ttft_s" in told.err
+    assert cli(arguments) == 0 and capfd.readouterr().out == told.out != ""
 
 
 def test_mine_says_so_when_nothing_is_passed(labs):
