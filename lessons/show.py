@@ -39,7 +39,7 @@ import marimo as mo
 
 from labs.holes import first_line, parse, split_lines, strip
 from labs.manifest import ENGINE, LabInfo, all_labs
-from labs.progress import Progress
+from labs.progress import LabProgress, Progress
 
 from . import bookmark, look, svg
 from .lab_page import LabState, lab_command, lab_in_page, lab_result
@@ -130,8 +130,7 @@ def show(*objects: Callable, state: LabState | None = None) -> mo.Html:
     """Source of functions and classes of the engine, as it stands there. The body of a hole is
     left out until its lab has passed; a click opens it, and says what it gives away. state: the
     lab's, so that the cell runs again when it passes."""
-    progress = Progress(MINE) if MINE.exists() else None
-    shut = [lab for lab in all_labs() if not (progress and progress[lab.slug].passed)]
+    shut = _shut_holes(Progress(MINE) if MINE.exists() else None)
     shown, files = "", dict.fromkeys(_file(thing) for thing in objects)
     for file in files:
         text = (ENGINE / file).read_text(encoding="utf-8")
@@ -142,30 +141,37 @@ def show(*objects: Callable, state: LabState | None = None) -> mo.Html:
     return mo.Html(tag("div", shown, class_="tt-source"))
 
 
+def _shut_holes(progress: Progress | None) -> dict[tuple[str, str], LabInfo]:
+    """(file, function) of every hole that has not passed, and its lab."""
+    shut = {}
+    for lab in all_labs():
+        entry = progress[lab.slug] if progress else LabProgress()
+        for hole in lab.holes:
+            if not entry.passed or (hole.further and hole.name not in entry.further):
+                shut[hole.file, hole.name] = lab
+    return shut
+
+
 def _file(thing: Callable) -> str:
     return Path(inspect.getsourcefile(thing)).relative_to(ENGINE).as_posix()
 
 
-def _source(text: str, file: str, name: str, shut: Sequence[LabInfo]) -> str:
-    """A function or class of an engine file. shut: labs that have not passed."""
+def _source(text: str, file: str, name: str, shut: Mapping[tuple[str, str], LabInfo]) -> str:
+    """A function or class of an engine file."""
     code, line = _cut(text, name)
     seen, _ = _cut(_without_holes(text, file, name, shut), name)
     shown = tag("p", _place(f"minivllm/{file}", line), class_="tt-where") + _python(seen)
     if seen != code:
-        slugs = " and ".join(lab.slug for lab in shut if _holes(lab, file, name))
-        shown += _fold(f"show the body: it gives {name} of the lab {slugs} away", _python(code))
+        shown += _fold(f"show the body: it gives {name} of the lab away", _python(code))
     return shown
 
 
-def _without_holes(text: str, file: str, name: str, shut: Sequence[LabInfo]) -> str:
+def _without_holes(text: str, file: str, name: str, shut: Mapping[tuple[str, str], LabInfo]) -> str:
     """The file as the labs' starters have it, as far as a function or class (or "", all) goes."""
-    for lab in shut:
-        text = strip(text, _holes(lab, file, name), lab.slug, lab.steps)
+    for (hole_file, hole), lab in shut.items():
+        if hole_file == file and (not name or f"{hole}.".startswith(f"{name}.")):
+            text = strip(text, [hole], lab.slug, lab.steps)
     return text
-
-
-def _holes(lab: LabInfo, file: str, name: str) -> list[str]:
-    return [h.name for h in lab.holes_in(file) if not name or f"{h.name}.".startswith(f"{name}.")]
 
 
 def _cut(text: str, name: str) -> tuple[str, int]:

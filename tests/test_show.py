@@ -18,7 +18,7 @@ from labs.manifest import all_labs, find_lab
 from labs.runner import load_tests
 from lessons import lab_page, my_code, show
 from minivllm.kvcache.block_pool import BlockPool
-from minivllm.kvcache.block_table import slot_mapping
+from minivllm.kvcache.block_table import blocks_needed, slot_mapping
 
 SLUG, POOL = "paged_blocks", "kvcache.block_pool.BlockPool"
 LESSON = {
@@ -158,6 +158,7 @@ def test_what_is_no_hole_is_shown_whole(mine):
 
 def test_a_passed_lab_opens_its_holes(passed):
     assert "popleft" in without_folds(show.show(BlockPool.allocate))
+    assert "lab paged_blocks" in without_folds(show.show(blocks_needed))  # further, not written
 
 
 def test_source_links_to_where_it_can_be_read(mine, monkeypatch):
