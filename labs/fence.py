@@ -30,7 +30,7 @@ REFUSED_MODULES = frozenset(
 )
 REFUSED_EVENTS = frozenset(
     "code.__new__ cpython.PyInterpreterState_New fcntl.fcntl fcntl.flock fcntl.ioctl fcntl.lockf "  # noqa: SIM905
-    "gc.get_objects gc.get_referents gc.get_referrers mmap.__new__ os.chdir os.chflags os.chmod "
+    "gc.get_objects gc.get_referents gc.get_referrers os.chdir os.chflags os.chmod "
     "os.chown os.exec os.fork os.forkpty os.kill os.killpg os.link os.lockf os.posix_spawn "
     "os.removexattr os.setxattr os.spawn os.startfile os.symlink os.system os.truncate os.utime "
     "pty.spawn resource.prlimit resource.setrlimit signal.pthread_kill sqlite3.connect "
@@ -135,6 +135,10 @@ def make_hook(
     ):  # fmt: skip
         if event in refused or starts(event, rooms):
             raise Refused("this is not allowed in a lab: " + event)
+        if (
+            event == "mmap.__new__" and args[2] != 1
+        ):  # 1 is mmap.ACCESS_READ: a checkpoint is read so
+            raise Refused("this is not allowed in a lab: mmap that may write")
         if event == "import":
             name, file = args[:2]
             if type(name) is not str:

@@ -149,6 +149,28 @@ def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, childre
             return
 
 
+def test_further_work_half_done_costs_no_test_of_the_core(children, tmp_path):
+    (path,) = (p for p in PAGED.answers("wrong") if p.stem == "one_block_by_riddle")
+    tests = lab_tests("paged_blocks")[7:]
+    outcomes = list(run_lab(PAGED, judge_of(PAGED, path, tmp_path, children), 0, tests=tests))
+    for test, outcome in zip(tests, outcomes, strict=True):
+        assert outcome.passed or hasattr(test, "further"), outcome
+    assert not all(outcome.passed for outcome in outcomes)
+
+
+def test_a_bug_hunt_starts_from_a_wrong_body_and_counts_once_that_is_changed():
+    lab = find_lab("continuous_batching", LABS)
+    ((name, wrong),) = lab.hunted.items()
+    file = "scheduler/scheduler.py"
+    start = lab.starter((ENGINE / file).read_text(encoding="utf-8"), file)
+    assert wrong in start and "self._plan_running(plan, self.max" not in start
+    assert lab.written(start, "mine.py", file) == []
+    remark = start.replace("        # Then each", "        # I looked here.\n\n        # Then each")
+    assert remark != start and lab.written(remark, "mine.py", file) == []
+    mended = start.replace("request.num_uncomputed_tokens, self.max_chunk", "self.max_chunk, 1")
+    assert lab.written(mended, "mine.py", file) == [name]
+
+
 @pytest.mark.parametrize("lab", LABS, ids=ids)
 def test_every_test_is_the_first_to_fail_for_some_wrong_answer(lab):
     named = {FIRST.match(p.read_text(encoding="utf-8"))[1] for p in lab.answers("wrong")}
