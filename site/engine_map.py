@@ -76,7 +76,8 @@ class EngineMap:
         for line in wrapped(f"Beside it, and free to import anything: {tools}.", width):
             sheet.text(0, y, line, role="muted")
             y += SIZE + 5
-        return sheet.svg(self.title, self.caption)
+        # Its boxes are links: a picture (role img) must not hold any.
+        return sheet.svg(self.title, self.caption).replace('role="img"', 'role="group"', 1)
 
     def places(self, width: float, box_width: float, narrow: bool) -> dict[str, tuple]:
         """Where each room's box begins: its half from left to right, its rank from the top."""

@@ -153,7 +153,7 @@ def file_section(file: str, readers: list[Lesson]) -> str:
         f"\n<p class='facts'>{' · '.join(facts)}</p>\n",
         f'<details class="source" id="{key}-source" markdown data-search-exclude>',
         "<summary>source</summary>\n",
-        f'``` {{ .python linenums="1" id="{key}" }}\n{source}```\n',
+        f'``` {{ .python linenums="1" id="{key}-code" }}\n{source}```\n',
         "</details>\n",
     ])  # fmt: skip
 

@@ -67,7 +67,7 @@ def lesson_page(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) ->
     parts.append(page.slot(opening(lesson, known, room_of)))
     for cell in run_lesson(lesson.notebook, CACHE):
         html = HEADER.sub("", cell.html)  # this page has a head of its own
-        html = SOURCE.sub(lambda m: f'href="../{room_of[m[1]]}#{anchor(m[1])}-{m[2]}"', html)
+        html = SOURCE.sub(lambda m: f'href="../{room_of[m[1]]}#{line_anchor(*m.groups())}"', html)
         parts.append(cell_markdown(page, Cell(cell.code, html)))
     page.markdown = "\n".join(parts)
     return page
@@ -162,6 +162,11 @@ def link(target: str, text: str) -> str:
 def anchor(file: str) -> str:
     """Where a file begins on its room's page."""
     return re.sub(r"[^a-z0-9]+", "-", file.lower()).strip("-")
+
+
+def line_anchor(file: str, line: str) -> str:
+    """Where a line of a file stands there, as pymdownx.highlight names it."""
+    return f"__codelineno-{anchor(file)}-code-{line}"
 
 
 def lessons_list(known: list[Lesson], base: str) -> str:

@@ -76,7 +76,8 @@ class Plain(HTMLParser):
         delimiters = {"||(": r"\(", "||)": r"\)", "||[": r"\[", "||]": r"\]"}
         for old, new in delimiters.items():
             data = data.replace(old, new)
-        self.out.append(data)
+        # What the parser takes for text may still hold a sign that starts an element.
+        self.out.append(data if self.cdata_elem else data.replace("<", "&lt;"))
 
     def handle_entityref(self, name: str) -> None:
         self.out.append(f"&{name};")

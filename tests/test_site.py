@@ -54,25 +54,31 @@ def test_every_page_fits_and_asks_nobody_and_has_no_barrier(browser, public, hom
                 width = page.evaluate("document.documentElement.scrollWidth")
                 if width > size["width"]:
                     wrong.append(f"{path} is {width} wide at {size['width']}")
-                wrong += [f"{path} at {size['width']}: {found}" for found in barriers(page)]
+                if scheme == "light" or size is WIDE:  # the dark differs in its colours alone
+                    rule = "color-contrast" if scheme == "dark" else None
+                    wrong += [f"{path} at {size['width']}: {b}" for b in barriers(page, rule)]
             watch.check()
     assert wrong == []
 
 
-def barriers(page) -> list[str]:
-    """axe-core's serious and critical violations, marimo's own frame apart."""
-    found = page.evaluate("""async () => {
-        const found = await axe.run({exclude: ["iframe"]}, {resultTypes: ["violations"]});
+def barriers(page, rule: str | None = None) -> list[str]:
+    """axe-core's serious and critical violations, of one rule or of any."""
+    found = page.evaluate(
+        """async rule => {
+        const asked = rule ? {runOnly: [rule]} : {};
+        const found = await axe.run(document, {resultTypes: ["violations"], ...asked});
         return found.violations.filter(v => ["serious", "critical"].includes(v.impact))
             .map(v => `${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 150)).join(" | ")}`);
-    }""")
+    }""",
+        rule,
+    )
     return list(found)
 
 
 def test_search_finds_a_word_of_a_lesson(page, home):
     page.goto(f"{home}/index.html")
     page.locator("input[name=query]").click()
-    page.locator("input[name=query]").fill("contiguous")
+    page.locator("input[name=query]").press_sequentially("contiguous")
     hit = page.locator(".md-search-result__link", has_text="Paged blocks").first
     hit.wait_for()
     hit.click()
@@ -87,7 +93,7 @@ def test_the_site_can_be_read_and_searched_from_a_folder(browser, public):
         page.get_by_role("link", name="Paged blocks").first.click()
         assert page.locator("h1").inner_text() == "Paged blocks"
         page.locator("input[name=query]").click()
-        page.locator("input[name=query]").fill("preemption")
+        page.locator("input[name=query]").press_sequentially("preemption")
         page.locator(".md-search-result__link").first.wait_for()
         watch.check()
 
@@ -113,29 +119,23 @@ def test_the_site_is_at_most_80_megabytes(public):
 
 
 def test_every_internal_link_leads_somewhere(public):
-    outlines = {
-        path: Outline((public / path).read_text(encoding="utf-8")) for path in pages(public)
-    }
-    wrong = []
-    for path, outline in outlines.items():
-        for link in outline.links:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            target = (public / path).parent / unquote(parts.path) if parts.path else public / path
-            target = target / "index.html" if target.is_dir() else target
-            if not target.exists():
-                wrong.append(f"{path}: {link}")
-                continue
-            goal = target.resolve().relative_to(public.resolve()).as_posix()
-            if (
-                parts.fragment
-                and goal in outlines
-                and unquote(parts.fragment) not in outlines[goal].ids
-            ):
-                wrong.append(f"{path}: {link}")
-    assert wrong == []
-    assert sum(len(o.links) for o in outlines.values()) > 1000
+    outlines = {p: Outline((public / p).read_text(encoding="utf-8")) for p in pages(public)}
+    links = [(path, link) for path, outline in outlines.items() for link in outline.links]
+    assert len(links) > 1000
+    assert [both for both in links if not leads_somewhere(public, outlines, *both)] == []
+
+
+def leads_somewhere(public: Path, outlines: dict[str, Outline], path: str, link: str) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return True  # out of the site; no test asks other machines
+    here = public if parts.path.startswith("/") else (public / path).parent
+    target = here / unquote(parts.path).lstrip("/") if parts.path else public / path
+    if not target.is_file():
+        return False
+    goal = target.resolve().relative_to(public.resolve()).as_posix()
+    known = outlines[goal].ids if goal in outlines else {parts.fragment}
+    return not parts.fragment or unquote(parts.fragment) in known
 
 
 class Outline(HTMLParser):

@@ -98,6 +98,9 @@ document.querySelectorAll("a.term").forEach(word => {
 });
 document.addEventListener("keydown", event => { if (event.key === "Escape") hideTip(); });
 
+/* The theme's search is a dialog without a name. */
+document.querySelectorAll(".md-search").forEach(search => search.setAttribute("aria-label", "Search"));
+
 /* Labels that open the drawer and the search act as buttons on the keyboard too. */
 document.querySelectorAll("label[role=button]").forEach(label =>
   label.addEventListener("keydown", event => {
