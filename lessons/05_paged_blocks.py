@@ -10,6 +10,7 @@ with app.setup(hide_code=True):
     import marimo as mo
 
     from lessons import bars, draw, show
+    from lessons.glossary import term
     from lessons.two_memories import (
         arrivals,
         law_by_block_size,
@@ -30,7 +31,7 @@ with app.setup(hide_code=True):
         "slug": "paged_blocks",
         "title": "Paged blocks",
         "part": "II. Memory",
-        "question": "A server refuses a user for want of memory, and most of its memory is empty. "
+        "question": "A server has no memory left for a user, and most of its memory is empty. "
         "Where did it go?",
         "needs": ["kv_cache"],
         "reads": [
@@ -60,8 +61,9 @@ def _():
     mo.md(rf"""
     ## 1. A full server that is empty
 
-    A model keeps a key and a value of every token it has read: the **KV cache** (for Llama 3 8B in
-    bfloat16, {_spec.bytes_per_token // 1024} KiB a token). Call the room for one token a **slot**.
+    A model keeps a key and a value of every {term("token")} it has read: the {term("KV cache")}
+    (for Llama 3 8B in bfloat16, {_spec.bytes_per_token // 1024} KiB a token). Call the room for one
+    token a {term("slot")}.
 
     Here is a small server with {NUM_SLOTS} slots. When a user comes, it sets a run of neighbouring
     slots aside, long enough for the prompt and for the longest answer that this user allows. That
@@ -98,10 +100,10 @@ def _(guess, surprise):
     {NUM_SLOTS - sum(_counted.values())} slots of {NUM_SLOTS} hold a token. The rest, three ways:
 
     * **reserved**: {_counted[draw.RESERVED]} slots wait for a token that will come, later;
-    * **inside**: {_counted[draw.INSIDE]} slots are promised to a token that never comes, because
-      the answer will end before its limit;
-    * **outside**: {_counted[draw.OUTSIDE]} slots are free, in holes too short for the next user
-      (the longest has {surprise.longest_hole}).
+    * **inside** (internal fragmentation): {_counted[draw.INSIDE]} slots are promised to a token
+      that never comes, because the answer will end before its limit;
+    * **outside** (external fragmentation): {_counted[draw.OUTSIDE]} slots are free, in holes too
+      short for this user (the longest has {surprise.longest_hole}).
 
     Kwon et al., who measured such servers in 2023 (PagedAttention, SOSP), found 20% to 38% of KV
     memory holding tokens.
@@ -115,13 +117,12 @@ def _():
     mo.md(rf"""
     ## 3. Two servers, the same users
 
-    Both servers below have the same memory, and the same {len(arrivals(1))} users come at the same
-    steps. In each step everybody who is in writes one token. Nobody queues: who finds no room is
-    turned away.
+    Both servers have the same memory, and the same {len(arrivals(1))} users come at the same steps.
+    In each step everybody who is in writes one token. Nobody queues: who finds no room is refused.
 
-    The second server cuts its memory into **blocks** of a few slots. A user owns a list of blocks,
-    wherever they lie, and gets the next one when the last is full. Its blocks are handed out by the
-    engine's own `KVCacheManager` and `BlockPool`, or by yours (act 6).
+    The second server cuts its memory into {term("block", "blocks")} of a few slots. A user owns a
+    list of blocks, wherever they lie, and gets the next one when the last is full. They are handed
+    out by the engine's own `KVCacheManager` and `BlockPool`, or by yours (act 6).
 
     *Drag the step and see who is let in. Bring the users closer together. Then change the block
     size, and look for what grows.*

@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import svg
 
 LESSON_CSS = """
+abbr.mv-term{text-decoration:underline dotted;text-underline-offset:.2em;cursor:help}
 .prose :not(pre)>code{overflow-wrap:anywhere}
 .tt-head{border-left:4px solid var(--tt-prefill);padding:.2rem 0 .2rem 1rem;margin:.5rem 0 1rem;
 max-width:680px;color:var(--tt-ink)}
