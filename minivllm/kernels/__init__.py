@@ -52,8 +52,9 @@ class Ops:
 
 def load(backend: str = "auto", device: str = "cpu") -> Ops:
     """The operations of a backend: "reference" (plain torch, on any device), "cpu" (packed
-    products), or "auto", which says in the log what it chose for the kind of device. Raises
-    ValueError for a name that there is not, or that cannot work here."""
+    products, and compiled loops where numba works), or "auto", which says in the log what it chose
+    for the kind of device. Raises ValueError for a name that there is not, or that cannot work
+    here."""
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"backend={backend!r} is not one of 'auto', {', '.join(BACKENDS)}")
     from . import reference
@@ -70,6 +71,6 @@ def load(backend: str = "auto", device: str = "cpu") -> Ops:
         reason = narrow.why_not()
         room = packed if reason else narrow
         ops |= {name: f for name, f in vars(room).items() if name in ops}
-        what = f"products only, since {reason}" if reason else "products and narrow steps"
+        what = f"products only, since {reason}" if reason else "products and steps of single tokens"
         logger.info("backend cpu: %s; all else is the reference's", what)
     return Ops(**ops)

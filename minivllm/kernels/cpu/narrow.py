@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -31,8 +32,9 @@ def why_not() -> str | None:
     """Why there are no compiled loops here; None if there are."""
     try:
         importlib.import_module("numba")
-    except ImportError as error:
-        return f"numba cannot be imported ({error})"
+        importlib.import_module(".decode", __package__)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: nowhere to keep what is compiled
+        return f"numba does not work ({error})"
     try:
         importlib.import_module("numba.np.ufunc.omppool")
     except ImportError:  # its other pools take as long to start a loop as a loop takes
@@ -141,16 +143,21 @@ def wide_layer(module: nn.Module, hidden, update, rows, layer, layer_cache) -> n
 
 
 def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> DecodeStep | None:
-    """The decoder of a packed model, compiled and tried; None in a dtype that
-    has no compiled loops. kv_cache: by layer, as the model will get it."""
+    """The decoder of a packed model, compiled and tried; None in a dtype that has no compiled
+    loops. kv_cache: by layer, as the model will get it."""
     if not isinstance(model.layers[0].mlp.down_proj.packed, Weight):
         return None
-    logger.info("backend cpu: compiling; the first time on a machine this takes 20 s")
-    step = DecodeStep(model, kv_cache)
-    for num in (1, MAX_ROWS + 1):
-        nobody = torch.zeros(num, dtype=torch.int64)
-        starts, lens = list(range(num + 1)), [0] * num
-        step(nobody, nobody, AttentionMetadata(starts, lens, nobody[:, None], nobody - 1))
+    text = "compiling loops for this processor, which is done once and takes about 20 s"
+    waiting = threading.Timer(2.0, logger.warning, (text,))
+    waiting.start()
+    try:
+        step = DecodeStep(model, kv_cache)
+        for num in (1, MAX_ROWS + 1):
+            nobody = torch.zeros(num, dtype=torch.int64)
+            starts, lens = list(range(num + 1)), [0] * num
+            step(nobody, nobody, AttentionMetadata(starts, lens, nobody[:, None], nobody - 1))
+    finally:
+        waiting.cancel()
     return step
 
 
