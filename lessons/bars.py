@@ -30,22 +30,20 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """unit: written behind each number. digits: after its point. full: what the longest bar would
-    be if it filled the width (the largest value, where it is 0)."""
+    """unit: written behind each number. digits: after its point."""
 
     bars: tuple[Bar, ...]
     unit: str = ""
     title: str = ""
     caption: str = ""
     digits: int = 1
-    full: float = 0.0
 
     def said(self, value: float) -> str:
         return f"{value:,.{self.digits}f} {self.unit}".strip()
 
     def scale(self, room: float) -> float:
         """Of `room` for the longest bar, how much stands for 1."""
-        return room / (self.full or max((bar.value for bar in self.bars), default=0) or 1)
+        return room / (max((bar.value for bar in self.bars), default=0) or 1)
 
     def text(self, width: int = WIDTH) -> str:
         labels = max(len(bar.label) for bar in self.bars)

@@ -197,7 +197,7 @@ def wrapped(text: str, width: float, letter: float = SANS_WIDTH) -> list[str]:
     return lines
 
 
-def figure(drawing: Drawing, open_twin: bool = False) -> str:
+def figure(drawing: Drawing) -> str:
     """HTML: the drawing for a wide and for a narrow column, whichever fits, its caption, and the
     table of the same facts."""
     wide, narrow = drawing.svg(WIDE), drawing.svg(NARROW)
@@ -209,7 +209,7 @@ def figure(drawing: Drawing, open_twin: bool = False) -> str:
         tag("summary", "the same as a table"),
         tag("div", table(heading, rows, drawing.title or drawing.caption), class_="tt-scroll",
             tabindex=0, role="region", aria_label=f"Table: {drawing.title or drawing.caption}"),
-        class_="tt-twin", open="open" if open_twin else None,
+        class_="tt-twin",
     )  # fmt: skip
     return tag("figure", shown, caption, twin, class_="tt tt-figure")
 
