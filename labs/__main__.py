@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import instructor, overview, report
 from .face import say
-from .learner import MINE, Learner
+from .learner import MINE, Learner, failures
 from .manifest import ROOT, LabInfo, find_lab
 from .runner import Judge, Outcome, run_lab
 
@@ -111,18 +111,19 @@ def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int
 
     def show_until_failed(outcome: Outcome) -> None:
         nonlocal has_failed
-        if not has_failed:
+        if not (has_failed and outcome.status == "left"):
             show(outcome)
         has_failed = has_failed or outcome.status == "failed"
 
     outcomes, seed = learner.check(info, args.seed, args.direct, show_until_failed)
-    failed = [o for o in outcomes if o.status == "failed"]
+    failed = failures(outcomes)
     say()
-    if not failed:
+    if all(o.further for o in failed):
         say(report.summary(info, outcomes), "passed")
         say(f"\n  yours beside the reference's   python -m labs diff {info.slug}")
         say("  the engine on your code        python -m labs mine chat")
-        say("  what comes next                python -m labs")
+        say("  what comes next                python -m labs\n")
+    if not failed:
         return 0
     # While it watches, hints would be used up by saving.
     hint = None if failed[0].is_starter or args.watch else learner.next_hint(info)

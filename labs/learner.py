@@ -182,13 +182,13 @@ class Learner:
     ) -> None:
         entry = self.progress[info.slug]
         entry.started = entry.started or today()
-        failed = [o for o in outcomes if o.status == "failed"]
+        failed = failures(outcomes)
         entry.failing = failed[0].test if failed else ""
         entry.num_passing = sum(o.passed for o in outcomes)
-        if not failed:
+        if all(o.further for o in failed):
             entry.passed, entry.digest = entry.passed or today(), done
-            further = [h.name for h in info.holes if h.further]
-            entry.further = [name for name in further if name not in unwritten]
+            undone = unwritten.union(*(o.further for o in outcomes if not o.passed))
+            entry.further = [h.name for h in info.holes if h.further and h.name not in undone]
         self.progress.save()
 
     def next_hint(self, info: LabInfo) -> tuple[int, int, str] | None:
@@ -276,6 +276,12 @@ class Learner:
             raise ValueError("nothing is passed yet, so there is nothing of yours to run")
         names = [name for own in answers.values() for answer in own for name in answer.names]
         return compose(target, answers), names
+
+
+def failures(outcomes: list[Outcome]) -> list[Outcome]:
+    """What failed; the core's before further work."""
+    failed = [o for o in outcomes if o.status == "failed"]
+    return sorted(failed, key=lambda o: bool(o.further))
 
 
 def function_text(text: str, name: str) -> list[str]:

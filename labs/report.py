@@ -83,10 +83,14 @@ def printable(text: str) -> str:
 
 
 def summary(info: LabInfo, outcomes: Sequence[Outcome]) -> str:
-    """The line under a passed lab."""
-    core = [o for o in outcomes if o.status != "unwritten"]
-    num_further = len(outcomes) - len(core)
-    text = f"{info.slug}: all {len(core)} tests pass."
-    if num_further:
-        text += f" {num_further} more are further work, if you like."
+    """The line under a lab whose core passes."""
+    more = [o for o in outcomes if o.further]
+    text = f"{info.slug}: all {len(outcomes) - len(more)} tests pass."
+    num_passed = sum(o.passed for o in more)
+    if more and num_passed == len(more):
+        text += f" So do the {num_passed} of further work."
+    elif any(o.status == "failed" for o in more):
+        text += f" Of the {len(more)} of further work {num_passed} do so far."
+    elif more:
+        text += f" {len(more)} more are further work, if you like."
     return text

@@ -34,6 +34,7 @@ class Outcome:
     test: str
     status: str  # passed | failed | unwritten (a further hole) | left (not run)
     points: int = 1
+    further: tuple[str, ...] = ()  # the further holes that it is about; none: it is of the core
     says: str = ""  # one or two sentences
     expected: Any = None
     got: Any = None
@@ -113,17 +114,20 @@ def run_lab(
     stop_at_first: bool = False,
     tests: list[Callable] | None = None,
 ) -> Iterator[Outcome]:
-    """Each test's outcome, in order. After the first failure the rest is "left" if so asked."""
-    clock, failed = Clock(), False
+    """Each test's outcome, in order. After the first failure the rest is "left" if so asked; a
+    failure of further work leaves only further work."""
+    clock, failed = Clock(), set()
     for test in tests or load_tests(info):
-        outcome = Outcome(test.__name__, "left", info.points.get(test.__name__, 1))
-        missing = judge.unwritten & set(getattr(test, "further", ()))
+        holes = getattr(test, "further", ())
+        outcome = Outcome(test.__name__, "left", info.points.get(test.__name__, 1), holes)
+        missing = judge.unwritten & set(holes)
         if missing:
             outcome.status = "unwritten"
             outcome.says = f"further: {', '.join(sorted(missing))} is not written yet"
-        elif not (failed and stop_at_first):
+        elif not (stop_at_first and ("core" in failed or (holes and failed))):
             run_test(test, judge, Lab(seed, test.__name__), clock, outcome)
-            failed = failed or not outcome.passed
+            if not outcome.passed:
+                failed.add("further" if holes else "core")
         yield outcome
 
 

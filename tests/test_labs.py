@@ -158,6 +158,17 @@ def test_further_work_half_done_costs_no_test_of_the_core(children, tmp_path):
     assert not all(outcome.passed for outcome in outcomes)
 
 
+def test_a_lab_is_passed_by_its_core_whatever_came_of_further_work(labs):
+    labs("start", "paged_blocks")
+    write_right(labs.mine, PAGED)
+    write_right(labs.mine, PAGED, "wrong", "one_block_by_riddle")
+    status, out = labs("check", "paged_blocks")
+    assert status == 1 and "all 10 tests pass. Of the 3 of further work 0 do so far." in out
+    assert "NOT YET" in out and "Hint 1 of 3" in out and re.search("13 .* ok", out)
+    assert re.search(r"\[x\] 05 .*passed$", labs()[1], re.M)
+    assert "your engine: BlockPool.allocate, BlockPool.release, slot_mapping\n" in labs("mine")[1]
+
+
 def test_a_bug_hunt_starts_from_a_wrong_body_and_counts_once_that_is_changed():
     lab = find_lab("continuous_batching", LABS)
     ((name, wrong),) = lab.hunted.items()

@@ -378,10 +378,10 @@ def test_14_any_company_gives_the_solo_tokens_as_soon_as_can_be(lab):
 
 
 def step_of_the_hunt(lab, engine, says):
-    """One step of the hunted loop; what it raises is said in the words of the test."""
+    """One step of the hunted loop; what goes wrong in it is said in the words of the test."""
     try:
         engine.step()
-    except Raised as error:
+    except (Raised, Wrong) as error:
         raise Wrong(says, got=str(error), picture=engine.timeline()) from error
 
 
