@@ -355,7 +355,7 @@ def _():
         **Measured**: the first ten people of act 3, in 4 places, answered by the model `tiny` on
         the machine that runs this page. Before you press: in plain Python a row costs as much as
         the row before it, since nothing is shared. What will the new way gain there? (Half a
-        minute, or less.)
+        minute or less; longer the first time.)
         """),
         measure,
     ])  # fmt: skip
