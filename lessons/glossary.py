@@ -193,7 +193,7 @@ GLOSSARY: dict[str, Entry] = {
     ),
     "internal waste": Entry("Slots of a request's own blocks that hold no token."),
     "external waste": Entry("Free memory between requests, in pieces too small for the next."),
-    "reserved waste": Entry("Memory set aside for tokens that may never come."),
+    "reserved waste": Entry("Memory set aside for a token that will come, but later."),
     "prefix cache": Entry(
         "Keeps blocks whose tokens begin many prompts, so that nobody computes them twice.",
         "kvcache/prefix_cache.py",
