@@ -263,7 +263,8 @@ def test_a_path_of_a_gguf_file_or_a_model_folder_is_taken_as_it_is(tmp_path, mon
 
 def test_any_other_name_is_an_error_that_says_what_would_do(tmp_path):
     (tmp_path / "m.bin").touch()
-    what_would_do = "give a known name (tiny, small, smollm2-135m), a .gguf file, a folder with config.json"
+    known = "tiny, small, smollm2-135m"
+    what_would_do = f"give a known name ({known}), a .gguf file, a folder with config.json"
     for name, problem in (
         ("gpt-5", f"model 'gpt-5' is not known: {what_would_do}"),
         ("", f"model '' is not known: {what_would_do}"),

@@ -70,6 +70,7 @@ def write_checkpoint(name: str, model: Model, tokenizer: BPETokenizer, folder: P
     (folder / "config.json").write_text(config + "\n")
     save_bpe(tokenizer, folder)
     save_file(model.checkpoint(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def write_card(records: dict[str, Record], rows: Rows, num_held_out: int, out: Path) -> None:
