@@ -309,8 +309,8 @@ def _():
         ## 6. Build
 
         The bodies that were left out are yours: `_plan_running`, `_plan_waiting` and
-        `update_from_output`. Fourteen tests look at them. The first has one request and one step;
-        the last sends random company, and each text must be what its request would get alone.
+        `update_from_output`. The tests begin with one request and one step. They end with random
+        company, in which each text must be what its request would get alone.
         """),
         lab_page,
     ])  # fmt: skip
