@@ -13,7 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from minivllm.__main__ import main
 from minivllm.bench import against, peers
-from minivllm.bench.against import Comparison, check_peer, comparison_table, peer_spec
+from minivllm.bench.against import (
+    Comparison,
+    check_peer,
+    comparison_table,
+    peer_spec,
+    readable,
+)
 from minivllm.bench.arrivals import fixed
 from minivllm.bench.offline import offline_requests, speed_figures
 from minivllm.bench.peer_checkpoint import write_checkpoint
@@ -121,6 +127,16 @@ def test_a_gguf_file_written_anew_is_the_same_model_to_others(tied, dtype, tmp_p
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
 
 
+def test_only_who_cannot_read_a_gguf_file_is_given_a_folder(tmp_path):
+    gguf = as_gguf(random_llama(tmp_path), tmp_path / "model.gguf")
+    spec = PeerSpec("a", "python", "hf", gguf, {"dtype": "bfloat16"})
+    given = readable(spec, str(tmp_path))
+    assert given == replace(spec, model=str(tmp_path / "checkpoint"))
+    assert AutoModelForCausalLM.from_pretrained(given.model).dtype == torch.bfloat16
+    for kept in (replace(spec, engine="llamacpp"), replace(spec, model="folder")):
+        assert readable(kept, str(tmp_path)) == kept
+
+
 def test_what_is_no_plain_llama_is_not_written_anew(tmp_path):
     gguf = as_gguf(random_model(tmp_path, "qwen3"), tmp_path / "model.gguf")
     with pytest.raises(ValueError, match=r"another engine \(qwen3, float32\): .* --peer-model"):
@@ -129,11 +145,10 @@ def test_what_is_no_plain_llama_is_not_written_anew(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_measures_both_engines(tmp_path, monkeypatch, capsys):
-    """The real engines, in processes of their own, on a GGUF file."""
+    """The real engines, in processes of their own."""
     monkeypatch.setattr(peers, "wait_quiet", lambda: None)
-    gguf = as_gguf(random_llama(tmp_path), tmp_path / "model.gguf")
-    record = tmp_path / "record.json"
-    argv = ["bench", "latency", "-m", gguf, "--batch", "2", "--input-len", "9", "--repeats", "1"]
+    model, record = random_llama(tmp_path), tmp_path / "record.json"
+    argv = ["bench", "latency", "-m", model, "--batch", "2", "--input-len", "9", "--repeats", "1"]
     more = ["--output-len", "4", "--dtype", "float32", "--against", "transformers"]
     assert main([*argv, *more, "--json", str(record)]) == 0
     out = capsys.readouterr().out
