@@ -38,6 +38,7 @@ class Worker:
         self.model = Transformer(model_config, self.ops, dtype=self.dtype, device=self.device)
         load_weights(self.model, model_config, self.dtype, self.device)
         weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
+        # A second copy, and as much again left free for KV.
         self.model.pack(room=2 * weight_bytes < free_memory())
         self.spec = KVCacheSpec(
             block_size=config.block_size,
