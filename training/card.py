@@ -145,14 +145,14 @@ def plot_losses(records: dict[str, Record], path: Path) -> None:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for name, record in records.items():
+    for (name, record), side in zip(records.items(), ("top", "bottom")):
         last, loss = record.held_out[-1]
         share = [step / last for step, _ in record.learned]
         axes.plot(share, [y for _, y in record.learned], color=COLOURS[name], alpha=0.35)
         axes.plot(share, [y for _, y in record.held_out], color=COLOURS[name])
         axes.annotate(
             f"{name} {loss:.2f}", (1, loss), xytext=(4, 0), textcoords="offset points",
-            va="center", color=COLOURS[name],
+            va=side, color=COLOURS[name],
         )  # fmt: skip
     axes.set(xlabel="share of its steps", ylabel="nats a token", xlim=(0, 1.13))
     axes.set_ylim(top=4)
