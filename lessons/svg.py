@@ -159,7 +159,9 @@ class Sheet:
 
     def svg(self, title: str, description: str) -> str:
         """The whole picture, named and described for those who do not see it."""
-        name = f"tt{zlib.crc32(''.join([title, description, *self.shapes]).encode()):08x}"
+        # A page may show one picture at two widths: ids must differ.
+        drawn = "".join([title, description, str(self.width), *self.shapes])
+        name = f"tt{zlib.crc32(drawn.encode()):08x}"
         defs = "".join(_hatching(name, kind) for kind in sorted(self.hatched))
         width, height = _number(float(self.width)), _number(float(self.height + 2))
         return tag(
