@@ -53,8 +53,8 @@ minivllm/
   bench/          offline.py latency.py timed_run.py ladder.py ladder_report.py peaks.py record.py
                   control_plane.py against.py peers.py peer_engines.py peer_workload.py
                   peer_checkpoint.py hardware.py model_shapes.py roofline.py calibrate.py
-                  workload.py arrivals.py simulate.py report.py plot.py outcome.py experiments.py scheduling_experiments.py
-                  memory_experiments.py simulators.py
+                  workload.py arrivals.py simulate.py report.py plot.py outcome.py experiments.py
+                  scheduling_experiments.py memory_experiments.py simulators.py
   commands/       options.py running.py generate.py chat.py pull.py bench.py bench_options.py
                   bench_offline.py bench_latency.py bench_ladder.py bench_against.py
                   bench_scheduler.py calibrating.py
