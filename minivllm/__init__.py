@@ -76,9 +76,9 @@ if TYPE_CHECKING:
     from .entrypoints.llm import LLM
     from .sampling_params import SamplingParams
 
-# torch's threads on a CPU spin while they wait for one another. Beside another busy program a step
-# took 500 times as long so, and with this 20 times less than that; alone it loses a fiftieth. Read
-# when torch is imported.
+# torch's threads on a CPU spin while they wait for one another. Beside other busy programs a step
+# took hundreds of times as long so, and with this a twentieth of that; alone it loses a fiftieth.
+# Read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 __all__ = ["LLM", "BeamSearchParams", "SamplingParams"]
