@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -231,3 +233,25 @@ def test_without_numba_everything_is_torchs_and_the_log_says_so(
         ops = kernels.load("cpu")
     assert ops.linear is packed.linear and ops.decode_step is reference.decode_step
     assert reason in caplog.text
+
+
+COUNT_THREADS = """
+import torch
+from minivllm import LLM, SamplingParams
+counts = [torch.get_num_threads()]
+llm = LLM("tiny", device="cpu", backend="cpu", kv_cache_memory_bytes=1 << 20)
+counts.append(torch.get_num_threads())
+llm.generate("Once", SamplingParams(max_tokens=3))
+import numba
+print(counts, torch.get_num_threads(), numba.get_num_threads())
+"""
+
+
+@pytest.mark.skipif(os.cpu_count() < 2, reason="one core: there is no other number of threads")
+def test_compiled_loops_leave_torch_the_threads_that_it_was_given():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("NUMBA_NUM_THREADS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_THREADS], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[1, 1] 1 1", done.stderr

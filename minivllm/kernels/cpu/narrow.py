@@ -48,7 +48,11 @@ def compiled() -> ModuleType:
 
     from . import decode
 
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    num_threads = torch.get_num_threads()
+    numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+    # The first call starts numba's pool, which is torch's as well, and sets the size of both.
+    if torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
     return decode
 
 
