@@ -31,6 +31,7 @@ from lessons.look import css  # noqa: E402
 SLOTS: dict[str, list[str]] = {}  # page -> what goes into its slots
 WAYS = [("Lessons", "lessons/index.html"), ("Engine", "engine/index.html"),
         ("Calculators", "calculators.html"), ("Glossary", "glossary.html")]  # fmt: skip
+SCROLL = '<div class="scroll" tabindex="0">'
 FONTS = {  # file in the package, family, weight, style
     "@fontsource-variable/source-serif-4/files/source-serif-4-latin-wght-normal.woff2":
         ("Source Serif 4 Variable", "200 900", "normal"),
@@ -137,8 +138,8 @@ def plain_tables(html: str) -> str:
     """A table that is too wide scrolls by itself, with the keyboard too. Those of the drawings
     already do."""
     return re.sub(
-        r'(?<!">)<table>(.*?)</table>',
-        r'<div class="scroll" tabindex="0"><table class="plain">\1</table></div>',
+        r'(class="tt-scroll"[^>]*>)?<table>(.*?)</table>',
+        lambda m: m[0] if m[1] else f'{SCROLL}<table class="plain">{m[2]}</table></div>',
         html,
         flags=re.S,
     )
