@@ -59,3 +59,9 @@ def documents() -> list[Document]:
         text = card.read_text(encoding="utf-8")
         found.append(Document("The course's models", "models.md", text))
     return found
+
+
+def pictures() -> dict[str, Path]:
+    """Pictures that those pages show: their place in the site -> where they are."""
+    bundled = ROOT / "minivllm" / "checkpoint" / "bundled"
+    return {path.name: path for kind in ("png", "svg") for path in bundled.glob(f"*.{kind}")}

@@ -95,7 +95,7 @@ def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "assets/drawing.css", content=css()))
     files.append(File.generated(config, "assets/fonts.css", content=fonts_css()))
     files.append(File.generated(config, "assets/calculators-data.js", content=calculators.data()))
-    for target, source in vendored().items():
+    for target, source in {**vendored(), **elsewhere.pictures()}.items():
         files.append(File.generated(config, target, abs_src_path=str(source)))
     return files
 
