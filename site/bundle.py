@@ -68,13 +68,13 @@ def browser_modules() -> set[str]:
 
 
 def own_files() -> Iterator[tuple[str, Path]]:
-    """(path in the wheel, file): the engine as far as it runs there, its bundled models, the labs
+    """(path in the wheel, file): the engine as far as it runs there, the smallest model, the labs
     without their answers, the lessons' modules."""
     modules = browser_modules()
     for name, path in FILES.items():
         if name in modules or name.endswith("__init__"):
             yield f"minivllm/{name}.py", path
-    for path in sorted((PACKAGE / "checkpoint" / "bundled").rglob("*")):
+    for path in sorted((PACKAGE / "checkpoint" / "bundled" / "tiny").rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield f"minivllm/{path.relative_to(PACKAGE).as_posix()}", path
     labs = ROOT / "labs"
