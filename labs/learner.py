@@ -118,10 +118,11 @@ class Learner:
         self.progress.save()
         self.say(f"Lab {info.number:02}: {info.title}, about {info.minutes} minutes.\n")
         self.say(f"  1. read   {self.shown(info.folder / 'README.md')}")
-        folder = self.shown(self.mine / info.folder.name)
-        self.say(f"  2. write  the bodies that are missing in {folder}:")
+        self.say("  2. write  the bodies that are missing:")
         for place, name, kind in self.places(info):
-            self.say(f"       {name:<31} {place}{kind}")
+            self.say(
+                f"       {name}{kind}\n         {self.shown(self.mine / info.folder.name)}/{place}"
+            )
         self.say(f"  3. run    python -m labs check {info.slug}")
         return bool(new)
 

@@ -90,6 +90,7 @@ def commands(learner: Learner, info: LabInfo) -> str:
     """What to type on a machine of one's own, and how far the lab is."""
     status, entry = status_of(learner, info), learner.progress[info.slug]
     folder = learner.shown(learner.mine / info.folder.name)
+    where = "In a terminal, in the course's folder, after <code>source .venv/bin/activate</code>:"
     steps = {
         f"python -m labs start {info.slug}": f"Once: writes your files into {folder}.",
         lab_command(info.slug): "As often as you like.",
@@ -101,7 +102,7 @@ def commands(learner: Learner, info: LabInfo) -> str:
         "not started": f"Not started yet. It takes about {info.minutes} minutes.",
     }[status]
     listed = "".join(tag("p", escape(why)) + tag("pre", escape(s)) for s, why in steps.items())
-    return tag("div", listed, tag("p", escape(said)), class_="tt-box")
+    return tag("div", tag("p", where), listed, tag("p", escape(said)), class_="tt-box")
 
 
 # In the browser.

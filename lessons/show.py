@@ -95,6 +95,8 @@ def header(lesson: Mapping[str, Any]) -> mo.Html:
         "lab": f"<code>{escape(lesson['lab'])}</code>" if lesson["lab"] else "none",
     }
     listed = "".join(tag("dt", label) + tag("dd", fact) for label, fact in facts.items())
+    if mo.app_meta().mode == "edit":
+        facts["is"] = "a notebook: behind each dim line is the code of what stands above it"
     part = f"Lesson {lesson['number']:02}, part {escape(lesson['part'])}"
     if home := bookmark.home_address():
         part = tag("a", "Token by Token", href=home) + ". " + part

@@ -223,10 +223,10 @@ def test_a_newcomer_is_told_what_to_type_next_at_every_point(labs):
         status, out = labs("start")
         assert status == 0 and f"python -m labs check {lab.slug}" in out and "README.md" in out
         for hole in lab.holes:
-            line = next(x for x in out.splitlines() if f" {hole.name} " in x)
-            place = line.split()[1]
-            file, _, at = place.partition(":")
-            text = (labs.mine / lab.folder.name / file).read_text().splitlines()
+            lines = iter(out.splitlines())
+            next(line for line in lines if line.split()[:1] == [hole.name])
+            file, _, at = next(lines).strip().rpartition(":")
+            text = Path(file).read_text().splitlines()
             assert hole.name.rpartition(".")[2] in "".join(text[int(at) - 1 : int(at) + 1])
         status, out = labs("check")
         assert status == 1 and "is not written yet." in out and "Hint" not in out

@@ -170,6 +170,7 @@ def test_8_two_that_end_in_one_step_both_leave_and_give_their_blocks_back(lab):
 def one_that_fails(lab):
     engine = ToyEngine(lab)
     engine.add("a", [1, 2], 4)
+    engine.step()
     engine.add("b", [3, 4], 4)
     plan = engine.scheduler.schedule(0.0)
     token = next_token([3, 4])
