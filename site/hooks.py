@@ -137,9 +137,9 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 def plain_tables(html: str) -> str:
     """A table that is too wide scrolls by itself, with the keyboard too. Those of the drawings
     already do."""
-    return re.sub(
-        r'(class="tt-scroll"[^>]*>)?<table>(.*?)</table>',
-        lambda m: m[0] if m[1] else f'{SCROLL}<table class="plain">{m[2]}</table></div>',
-        html,
-        flags=re.S,
-    )
+
+    def scrolls(match: re.Match) -> str:
+        table = f'<table class="plain">{match[2]}</table>'  # one without a class the theme wraps
+        return match[1] + table if match[1] else f"{SCROLL}{table}</div>"
+
+    return re.sub(r'(class="tt-scroll"[^>]*>)?<table>(.*?)</table>', scrolls, html, flags=re.S)
