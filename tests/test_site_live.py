@@ -95,10 +95,10 @@ def test_the_lab_is_solved_by_typing_in_the_page(page, home):
     """A wrong answer is told what is wrong, an endless loop is stopped, a right answer passes."""
     frame = open_live(page, home, "05_paged_blocks")
     lab = ROOT / "labs" / "05_paged_blocks"
-    wrong = (lab / "wrong" / "leaks_on_short.py").read_text(encoding="utf-8")
     right = (lab / "right" / "slices_and_counters.py").read_text(encoding="utf-8")
-    rest = right.partition("def slot_mapping")
-    type_and_check(page, frame, wrong + "\n\n" + "".join(rest[1:]))
+    start, guard, rest = re.split(r"( +if len\(taken\) < n:\n.*\n)", right)
+    too_late = rest.replace("        return", f"{guard}        return", 1)
+    type_and_check(page, frame, start + too_late)
     told(frame, "takes nothing when short")
     told(frame, "Hint 1 of 3")
     type_and_check(page, frame, right.replace("        taken =", f"{ENDLESS}        taken ="))
