@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# A process started in the background may have Ctrl-C switched off, and hands that on to its own.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch is imported. Two processes of one thread each are far quicker than one of two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
