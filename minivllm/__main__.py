@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from .commands.options import add_command
+
 COMMANDS = ("generate", "chat", "pull", "simulate", "bench", "doctor")
 PIPE_CLOSED = 141  # as a shell reports a program that the closing of its output ended
 
@@ -59,14 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f".commands.{name}", __package__)
-        command = commands.add_parser(
-            name,
-            help=module.__doc__.partition("\n")[0],
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, parser=command)
+        add_command(commands, name, module).set_defaults(run=module.run)
     return parser
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 
 from . import bench_ladder, bench_latency, bench_offline, bench_scheduler, calibrating
+from .options import add_command
 
 KINDS = {
     "offline": bench_offline,
@@ -27,14 +28,7 @@ KINDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, module in KINDS.items():
-        kind = kinds.add_parser(
-            name,
-            help=module.__doc__.partition("\n")[0],
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(kind)
-        kind.set_defaults(measure=module.run, parser=kind)
+        add_command(kinds, name, module).set_defaults(measure=module.run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from types import ModuleType
 
 from ..config import DEVICES, DTYPES
 from ..sampling_params import SamplingParams
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_MAX_TOKENS = 512
+
+
+def add_command(
+    commands: argparse._SubParsersAction, name: str, module: ModuleType
+) -> argparse.ArgumentParser:
+    """A command's parser: the module's docstring is its help, and the module adds its options.
+    The parsed arguments hold the parser too, which says what is wrong with them."""
+    parser = commands.add_parser(
+        name,
+        help=module.__doc__.partition("\n")[0],
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(parser=parser)
+    return parser
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
