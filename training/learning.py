@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -160,11 +160,7 @@ def save(path: Path, model: Model, optimizer: torch.optim.Optimizer, record: Rec
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "record": {
-            "learned": record.learned,
-            "held_out": record.held_out,
-            "seconds": record.seconds,
-        },
+        "record": asdict(record),
         "step": step,
     }
     torch.save(state, temporary)
@@ -175,7 +171,7 @@ def load(name: str, folder: Path) -> Model:
     """A model as its last checkpoint has it. Raises ValueError where there is none."""
     path = folder / f"{name}.pt"
     if not path.exists():
-        raise ValueError(f"{path} is not there: python -m training learn {name}")
+        raise ValueError(f"{path} is not there: python -m training learn")
     model = Model(SHAPES[name])
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
     return model

@@ -90,8 +90,8 @@ def _stutters(words: list[str]) -> bool:
 
 
 def _opens_well(sentence: str) -> bool:
-    first = sentence.lstrip('" ')
-    return bool(first) and (first[0].isupper() or sentence[0] not in '"ABCDEFGHIJKLMNOPQRSTUVWXYZ')
+    """Whether what is said in quotes, if that comes first, begins with a capital."""
+    return not sentence.startswith('"') or sentence.lstrip('" ')[:1].isupper()
 
 
 def write(folder: str, until: str, first: str, step: str) -> None:
