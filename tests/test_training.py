@@ -16,7 +16,7 @@ from training.corpus import Rows, learn_vocabulary, read_stories
 from training.learning import Recipe, learn, one_step, share_of_peak
 from training.model import SHAPES, Model, Shape
 from training.openings import opening
-from training.stories import EXAMPLES, fit_part
+from training.stories import EXAMPLES, fit_part, fit_sentences
 
 TOY = Shape(hidden=32, layers=2, heads=4, kv_heads=2, mlp=48, vocab=300, positions=64)
 
@@ -37,7 +37,7 @@ def test_the_examples_pass_their_own_filter(story):
     assert fit_part(story) == story
 
 
-GOOD = "Tom has a hat. The hat is red. He likes it a lot. His dog likes it too."
+GOOD = "Tom has a hat. The hat is red. He likes it a lot. His dog likes it too. They play."
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ GOOD = "Tom has a hat. The hat is red. He likes it a lot. His dog likes it too."
         (f"{GOOD} His dog likes it too, he said. He sings.", GOOD),
         (f"{GOOD} A hat, a hat, that hat, that hat, that is that.", GOOD),
         (f'{GOOD} "Come here. He sings.', GOOD),
-        ("Tom has a hat. The hat is red. He likes it.", None),
+        ("Tom has a hat. The hat is red. He likes it. He sings.", None),
         (f"{GOOD} He has a gun.", None),
         (f"{GOOD} 1 + 1 is 2.", None),
         (f"{GOOD} *He sings.*", None),
@@ -59,6 +59,29 @@ GOOD = "Tom has a hat. The hat is red. He likes it a lot. His dog likes it too."
 )
 def test_a_story_is_kept_up_to_where_it_repeats_itself(story, kept):
     assert fit_part(story) == kept
+
+
+def test_a_story_is_kept_up_to_where_it_repeats_what_was_shown():
+    shown = "Anna sees a dog. It runs, and Anna runs behind it."
+    assert fit_part(f"{GOOD} It runs, and Anna runs. He sings.", shown) == GOOD
+    assert fit_part(f"{GOOD} It runs, and Tom runs.", shown) == f"{GOOD} It runs, and Tom runs."
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_story_given_up_at_the_end_of_a_sentence_loses_nothing(seed):
+    """Word for word, as the engine writes: once nothing more fits, nothing more is kept."""
+    rng = random.Random(seed)
+    common = ["the dog", "Tom", "sees", "a red hat", "and", "he", "sings", "gun", "+", '"Come']
+    text, stopped_at = "Tom has a hat.", None
+    for _ in range(60):
+        text += rng.choices([" " + rng.choice(common), ".", '."'], [8, 2, 1])[0]
+        if stopped_at is None and text[-1] in '.!?"' and fit_sentences(text)[1]:
+            stopped_at = fit_part(text)
+            break
+    for _ in range(60):
+        text += rng.choices([" " + rng.choice(common), ".", '."'], [8, 2, 1])[0]
+    if stopped_at is not None:
+        assert fit_part(text) in (stopped_at, None)
 
 
 def test_what_is_kept_is_kept_again():

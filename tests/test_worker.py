@@ -303,8 +303,7 @@ def test_penalties_count_the_tokens_that_stand_and_not_those_that_were_sampled(r
     (first,), (other,) = greedy(judge, OTHER, 1), (7,)
     run(runner, new_requests=(new("a", OTHER, params),), rows=(row("a", 0, OTHER, 1, (5, 6)),))
     rules = runner.batch.requests["a"].rules
-    with torch.inference_mode():
-        rules.count_new_tokens()
+    rules.count_new_tokens()
     assert rules.num_in_output[first] == 1
     run(runner, rows=(row("a", 3, (other,), 1, at=2),))
     assert rules.num_in_output[other] == 1 and rules.num_in_output[first] == 0

@@ -20,9 +20,9 @@ from .openings import opening
 if TYPE_CHECKING:
     from minivllm import LLM
 
-SHARD = 384
+SHARD = 512
 
-# What the model imitates: a shard shows it one of these. Written for this purpose.
+# What the model imitates: a shard shows it two of these. Written for this purpose.
 EXAMPLES = [
     "Lily has a red kite. She takes it to the hill. The wind is strong, and the kite goes up, up, "
     "up. Then the string breaks, and the kite lands in a tree. Lily is sad. A kind man with a "
@@ -42,6 +42,25 @@ EXAMPLES = [
     'Anna and the goat wanted to cross the river. "The water is deep," said the goat. They found '
     "a long log and put it over the water. Anna went first. The goat went slowly behind her. "
     "On the other side they ate apples in the sun and were proud.",
+    "A little bear wanted to catch the moon. He saw it in the pond and put in his hand. The moon "
+    'broke into many small pieces. "Oh no," said the bear. His mother smiled. "Wait," she said. '
+    "The water was still again, and there was the moon, as round as before.",
+    "Max had a yellow boat made of paper. He put it on the river, and the water took it away. Max "
+    "ran after it. By the bridge a duck was sitting in the boat, fast asleep. Max did not want to "
+    "wake her. He went home and made a second one.",
+    "It was very hot, and the elephant had no shade. A bee said that she knew a good tree. The "
+    "elephant walked behind her for a long time. At last they came to a green tree by a lake. The "
+    "elephant drank, and then he gave the bee a shower. They both slept until the evening.",
+    "Rosa could not find her left shoe. She looked under the bed and behind the door. Her brother "
+    "looked in the garden. Then the dog came in, and he had the shoe in his mouth. He wanted to "
+    "play. Rosa laughed and threw him a ball, and he gave the shoe back.",
+    "The snail was slow, and the rabbit was quick. They both wanted to go to the market. The "
+    'rabbit ran, but he forgot his basket and had to go back. "Hello again," said the snail each '
+    "time they met. In the end they came to the market together. They bought one big carrot and "
+    "shared it.",
+    "Sam had to sing at school, and he was shy. His grandpa told him to look at one friend only. "
+    "So Sam looked at Nina. She smiled at him and moved her feet. Sam sang the first line, and "
+    "then the next. When it was over, everyone clapped. Grandpa clapped the loudest.",
 ]
 BETWEEN = "\n###\n"
 
@@ -59,29 +78,45 @@ UNFIT = re.compile(
 )
 PLAIN = re.compile(r"[A-Za-z ,.!?\"'-]+")
 SENTENCE = re.compile(r'[^.!?]+[.!?]+"?')
+FEWEST_SENTENCES = 5
 
 
-def fit_part(story: str) -> str | None:
-    """The part of a raw story that may be learned from: up to its last whole sentence, or to
-    where it begins to repeat itself; None where fewer than four sentences are left, or where
-    anything is unfit for children or is not plain text."""
-    story = " ".join(story.replace("\u2019", "'").split())
-    if not PLAIN.fullmatch(story) or UNFIT.search(story):
-        return None
-    kept: list[str] = []
-    seen: set[tuple[str, ...]] = set()
-    for sentence in SENTENCE.findall(story):
-        words = re.findall(r"[a-z']+", sentence.lower())
-        runs = {tuple(words[i : i + 5]) for i in range(len(words) - 4)} | {tuple(words)}
-        if not 2 <= len(words) <= WORDS_A_SENTENCE or runs & seen or _stutters(words):
-            break
-        seen |= runs
-        kept.append(sentence.strip())
+def fit_part(story: str, shown: str = "") -> str | None:
+    """The part of a raw story that may be learned from; None where fewer than five sentences are
+    left, or where somebody begins to speak without a capital."""
+    kept, _ = fit_sentences(story, shown)
     while kept and sum(sentence.count('"') for sentence in kept) % 2:
         kept.pop()
-    if len(kept) < 4 or not all(_opens_well(sentence) for sentence in kept):
+    if len(kept) < FEWEST_SENTENCES or not all(_opens_well(sentence) for sentence in kept):
         return None
     return " ".join(kept)
+
+
+def fit_sentences(story: str, shown: str = "") -> tuple[list[str], bool]:
+    """(whole sentences up to where the story repeats itself or what the model was shown, whether
+    it ends there). No sentence, where anything is unfit for children or is not plain text."""
+    story = " ".join(story.replace("\u2019", "'").split())
+    if not PLAIN.fullmatch(story) or UNFIT.search(story):
+        return [], True
+    kept: list[str] = []
+    seen = _runs(_words(shown))
+    for sentence in SENTENCE.findall(story):
+        words = _words(sentence)
+        runs = _runs(words) | {tuple(words)}
+        if not 2 <= len(words) <= WORDS_A_SENTENCE or runs & seen or _stutters(words):
+            return kept, True
+        seen |= runs
+        kept.append(sentence.strip())
+    return kept, False
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z']+", text.lower())
+
+
+def _runs(words: list[str]) -> set[tuple[str, ...]]:
+    """Any five words in a row."""
+    return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
 
 
 def _stutters(words: list[str]) -> bool:
@@ -114,31 +149,45 @@ def write(folder: str, until: str, first: str, step: str) -> None:
 
 def write_shard(llm: LLM, number: int, path: Path) -> str:
     """Write the shard and return a line about it."""
-    from minivllm import SamplingParams
-
     began = time.monotonic()
     rng = random.Random(f"stories {number}")
-    shown = rng.choice(EXAMPLES) + BETWEEN
+    shown = "".join(example + BETWEEN for example in rng.sample(EXAMPLES, 2))
     openings = [opening(rng) for _ in range(SHARD)]
-    params = [
-        SamplingParams(
-            temperature=0.7, min_p=0.08, frequency_penalty=0.3, presence_penalty=0.3,
-            max_tokens=112, stop=["###", "\n\n"], seed=number * SHARD + i,
-        )
-        for i in range(SHARD)
-    ]  # fmt: skip
-    outs = llm.generate([shown + text for text in openings], params)
-    raw = [text + out.outputs[0].text for text, out in zip(openings, outs)]
-    stories = [story for story in map(fit_part, raw) if story]
+    raw, num_tokens = go_on(llm, shown, openings, first_seed=number * SHARD)
+    stories = [story for story in (fit_part(text, shown) for text in raw) if story]
     seconds = time.monotonic() - began
     temporary = path.with_suffix(".partial")
     temporary.write_text(json.dumps({"seconds": round(seconds, 1), "stories": stories}, indent=0))
     temporary.replace(path)
-    tokens = sum(len(out.outputs[0].token_ids) for out in outs)
     return (
         f"shard {number}: kept {len(stories)} of {SHARD} stories, "
-        f"{sum(map(len, stories)):,} letters; {tokens / seconds:.0f} tokens/s, {seconds:.0f} s"
+        f"{sum(map(len, stories)):,} letters; {num_tokens / seconds:.0f} tokens/s, {seconds:.0f} s"
     )
+
+
+def go_on(llm: LLM, shown: str, openings: list[str], first_seed: int) -> tuple[list[str], int]:
+    """(each opening with what follows it, how many tokens that took). A story is given up at the
+    end of a sentence from which on nothing would be kept."""
+    from minivllm import SamplingParams
+
+    engine = llm.engine
+    for i, text in enumerate(openings):
+        params = SamplingParams(
+            temperature=0.65, min_p=0.1, frequency_penalty=0.2, presence_penalty=0.2,
+            max_tokens=128, stop=["###", "\n\n"], seed=first_seed + i,
+        )  # fmt: skip
+        engine.add_request(str(i), shown + text, params)
+    texts, num_tokens = list(openings), 0
+    while engine.has_unfinished_requests:
+        for report in engine.step():
+            i, added = int(report.request_id), report.outputs[0]
+            texts[i] = openings[i] + added.text
+            num_tokens += 1
+            if not report.finished and added.text.endswith((".", "!", "?", '"')):
+                _, is_over = fit_sentences(texts[i], shown)
+                if is_over:
+                    engine.abort(report.request_id)
+    return texts, num_tokens
 
 
 def read_shard(path: Path) -> tuple[float, list[str]]:

@@ -91,27 +91,22 @@ class ScoreRules:
         if params.allowed_token_ids is not None:
             self.blocked = torch.ones(vocab_size, dtype=torch.bool, device=device)
             self.blocked[list(params.allowed_token_ids)] = False
-        self.in_prompt: Tensor | None = None  # [vocab] bool
-        self.num_in_output: Tensor | None = None  # [vocab] int32
+        # What penalties go by: how often each id stands in the answer. An id of the prompt alone
+        # has 0, and is here only if the request minds it.
+        self.num_in_output: dict[int, int] = {}
+        if params.repetition_penalty != 1:
+            self.num_in_output = dict.fromkeys(token_ids[:num_prompt_tokens], 0)
         self._num_counted = num_prompt_tokens
-        if params.has_penalties:
-            self.in_prompt = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            self.in_prompt[token_ids[:num_prompt_tokens]] = True
-            self.num_in_output = torch.zeros(vocab_size, dtype=torch.int32, device=device)
 
     def count_new_tokens(self) -> None:
-        new = self.token_ids[self._num_counted :]
+        for token_id in self.token_ids[self._num_counted :]:
+            self.num_in_output[token_id] = self.num_in_output.get(token_id, 0) + 1
         self._num_counted = len(self.token_ids)
-        if new:
-            ids = torch.tensor(new, device=self.num_in_output.device)
-            ones = torch.ones_like(ids, dtype=self.num_in_output.dtype)
-            self.num_in_output.index_add_(0, ids, ones)
 
     def recount(self) -> None:
         """Tokens that were there already have changed."""
         self._num_counted = self.num_prompt_tokens
-        if self.num_in_output is not None:
-            self.num_in_output.zero_()
+        self.num_in_output = dict.fromkeys(self.num_in_output, 0)
 
     def forbidden_ids(self) -> list[int]:
         """Ids that must not come next: those that would complete a bad word of the answer, and
