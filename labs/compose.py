@@ -22,6 +22,7 @@ from .manifest import ENGINE, LabInfo
 PACKAGE = "mine_minivllm"
 CORE_PACKAGE = "mine_minivllm_core"
 WEIGHTS = "checkpoint/bundled"  # the models that come with the engine
+COMPILED = "kernels/cpu/decode.py"  # by numba, for many seconds, anew in each place where it stands
 Line = tuple[str, tuple[str, int] | None]  # text, and where it came from: (answer's path, line)
 
 
@@ -222,15 +223,20 @@ def compose(
     answers: Mapping[str, Sequence[Answer]],  # by engine file
     engine: Path = ENGINE,
     package: str = PACKAGE,
+    lend_compiled: bool = False,
 ) -> Composed:
     """Write a copy of the engine, with the answers in it, into target/package. The originals of
-    the grafted files are not in the copy, in no form. Raises ValueError as `graft` does."""
+    the grafted files are not in the copy, in no form. lend_compiled: the copy takes the engine's
+    own compiled loops, for where the engine may be imported. Raises ValueError as `graft` does."""
     grafts = {
         file: graft((engine / file).read_text(encoding="utf-8"), own)
         for file, own in answers.items()
     }
     copy_engine(engine, target / package, leave_out=set(grafts))
     composed = Composed(target, package)
+    if lend_compiled and COMPILED not in grafts:
+        lender = f"minivllm.{COMPILED.removesuffix('.py').replace('/', '.')}"
+        (target / package / COMPILED).write_text(f"from {lender} import *\n", encoding="utf-8")
     for file, made in grafts.items():
         path = target / package / file
         path.write_text(made.text, encoding="utf-8")

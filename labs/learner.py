@@ -276,7 +276,7 @@ class Learner:
         if not answers:
             raise ValueError("nothing is passed yet, so there is nothing of yours to run")
         names = [name for own in answers.values() for answer in own for name in answer.names]
-        return compose(target, answers), names
+        return compose(target, answers, lend_compiled=True), names
 
 
 def failures(outcomes: list[Outcome]) -> list[Outcome]:

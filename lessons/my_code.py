@@ -84,7 +84,8 @@ def composed(answers: tuple[tuple[str, tuple[Answer, ...]], ...]) -> Engine:
     earlier one stays what it was."""
     package = f"{PACKAGE}_{hashlib.sha256(repr(answers).encode()).hexdigest()[:8]}"
     folder = tempfile.TemporaryDirectory(prefix="mine-")
-    compose(Path(folder.name).resolve(), dict(answers), package=package)
-    sys.path.append(str(Path(folder.name).resolve()))
+    target = Path(folder.name).resolve()
+    compose(target, dict(answers), package=package, lend_compiled=True)
+    sys.path.append(str(target))
     importlib.invalidate_caches()
     return Engine(package, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import pytest
 from labs.__main__ import main
 from labs.browser import importable
 from labs.children import Children
-from labs.compose import Answer, answers_of, compose, compose_core, graft
+from labs.compose import COMPILED, PACKAGE, Answer, answers_of, compose, compose_core, graft
 from labs.histories import shortest
 from labs.holes import Hole, find, strip
 from labs.judge import Lab, connect_here
@@ -448,6 +449,23 @@ def test_the_copy_holds_the_originals_of_grafted_files_in_no_form(tmp_path):
     assert "other.pyc" in copied and "block_pool.py" in copied
     assert not [name for name in copied if name.startswith("block_table.cpython-399")]
     assert "position % block_size" not in copied["block_table.py"].read_text()
+
+
+def test_loops_that_take_long_to_compile_are_lent_where_that_is_asked_for(tmp_path, monkeypatch):
+    from minivllm.kernels.cpu import decode
+
+    compose(tmp_path / "whole", {})
+    compose(tmp_path / "lent", {}, package="lent_minivllm", lend_compiled=True)
+    assert (tmp_path / "whole" / PACKAGE / COMPILED).read_bytes() == (
+        ENGINE / COMPILED
+    ).read_bytes()
+    monkeypatch.syspath_prepend(tmp_path / "lent")
+    lent = importlib.import_module("lent_minivllm.kernels.cpu.decode")
+    for name, value in vars(decode).items():
+        if not name.startswith("_"):
+            assert getattr(lent, name) is value
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lent_minivllm"]:
+        del sys.modules[name]
 
 
 def test_lines_are_counted_as_python_counts_them():
