@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -58,7 +59,15 @@ class Step:
     """Rows of the given lengths, each with a new last token, over shuffled blocks. KV of earlier
     tokens is random and the same in every dtype; all else is NaN."""
 
-    def __init__(self, folder: str, lens: list[int], block_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        folder: str,
+        lens: list[int],
+        block_size: int,
+        seed: int,
+        num_new: list[int] | None = None,  # one each
+    ) -> None:
+        num_new = num_new or [1] * len(lens)
         self.config, self.block_size = read_model_config(folder), block_size
         generator = torch.Generator().manual_seed(seed)
         counts = [max(1, -(-n // block_size)) for n in lens]
@@ -66,16 +75,19 @@ class Step:
         self.table = torch.zeros(len(lens), max(counts) + 1, dtype=torch.int64)
         for line, own in zip(self.table, blocks[: sum(counts)].split(counts), strict=True):
             line[: len(own)] = own
-        last = [(row, n - 1) for row, n in enumerate(lens)]
-        slots = [self.slot(row, at) if at >= 0 else -1 for row, at in last]
-        self.token_ids = torch.randint(331, (len(lens),), generator=generator)
-        self.positions = torch.tensor([max(0, at) for _, at in last])
-        self.metadata = AttentionMetadata(
-            list(range(len(lens) + 1)), lens, self.table, torch.tensor(slots)
-        )
+        new = [
+            (row, at)
+            for row, (n, num) in enumerate(zip(lens, num_new, strict=True))
+            for at in range(n - num, n)
+        ]
+        slots = [self.slot(row, at) if at >= 0 else -1 for row, at in new]
+        self.token_ids = torch.randint(331, (len(new),), generator=generator)
+        self.positions = torch.tensor([max(0, at) for _, at in new])
+        starts = [0, *itertools.accumulate(num_new)]
+        self.metadata = AttentionMetadata(starts, lens, self.table, torch.tensor(slots))
         memory = kv_tensors(self.config, torch.float64, len(blocks) + 1, block_size).memory
-        for row, at in last:
-            for position in range(at):
+        for row, (n, num) in enumerate(zip(lens, num_new, strict=True)):
+            for position in range(n - num):
                 block, offset = divmod(self.slot(row, position), block_size)
                 part = memory[:, block, :, :, offset]
                 part.copy_(torch.randn(part.shape, generator=generator).bfloat16())
@@ -91,9 +103,7 @@ class Step:
         memory = self.memory.to(model.model.embed_tokens.weight.dtype)
         layers, where = memory.unbind(0), (self.token_ids, self.positions)
         if compiled:
-            step = narrow.decode_step(model.model, layers)
-            assert step.takes(self.metadata)
-            return step(*where, self.metadata), memory
+            return narrow.compile_decoder(model.model, layers)(*where, self.metadata), memory
         return model(*where, reference.prepare(self.metadata, layers[0]), layers), memory
 
 
@@ -103,7 +113,11 @@ def draw_steps(folder: str, num: int):
         block_size = draw.choice([1, 3, 16])
         num_rows = draw.choice([1, 2, narrow.MAX_ROWS, narrow.MAX_ROWS + 1, 9])
         lens = [draw.choice([1, 2, 15, 16, 17, 40]) for _ in range(num_rows)]
-        yield Step(folder, lens, block_size, seed)
+        num_new = [1] * num_rows
+        if seed % 2:  # chunks among the rows, some of them long
+            sizes = [1, 2, 3, narrow.LONG - 1, narrow.LONG, narrow.LONG + 1, 40]
+            num_new = [min(n, draw.choice(sizes)) for n in lens]
+        yield Step(folder, lens, block_size, seed, num_new)
 
 
 @pytest.fixture(params=MODELS)
@@ -138,7 +152,7 @@ def test_in_bfloat16_it_lies_no_further_from_the_truth_than_torch_does(folder):
         theirs.append((step.run(plain, False)[0] - truth).abs().flatten())
         assert torch.equal(kv.isnan(), step.run(plain, False)[1].isnan())
     ours, theirs = torch.cat(ours), torch.cat(theirs)
-    assert ours.max() < 1.2 * theirs.max() and ours.mean() < theirs.mean()
+    assert ours.max() < 1.5 * theirs.max() and ours.mean() < 0.9 * theirs.mean()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -179,20 +193,10 @@ def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
     assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
 
 
-def test_a_step_with_a_chunk_is_left_to_torch(tmp_path):
-    model = load(random_model(tmp_path, "llama"), torch.float32)
-    kv = kv_tensors(read_model_config(random_model(tmp_path, "llama")), torch.float32, 4, 4)
-    step = narrow.decode_step(model.model, kv.layers)
-    for new, takes in (([1], True), ([1] * 9, True), ([2], False), ([1, 3, 1], False)):
-        starts = [sum(new[:r]) for r in range(len(new) + 1)]
-        nobody = torch.zeros(1, dtype=torch.int64)
-        assert step.takes(AttentionMetadata(starts, new, nobody[None], nobody)) is takes
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 def test_a_dtype_without_compiled_loops_has_no_such_step(tmp_path, dtype):
     model = load(random_model(tmp_path, "llama"), dtype)
-    assert narrow.decode_step(model.model, []) is None
+    assert narrow.compile_decoder(model.model, []) is None
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -231,7 +235,7 @@ def test_without_numba_everything_is_torchs_and_the_log_says_so(
     monkeypatch.setitem(sys.modules, module, None)
     with caplog.at_level("INFO"):
         ops = kernels.load("cpu")
-    assert ops.linear is packed.linear and ops.decode_step is reference.decode_step
+    assert ops.linear is packed.linear and ops.compile_decoder is reference.compile_decoder
     assert reason in caplog.text
 
 

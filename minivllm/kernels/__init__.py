@@ -47,7 +47,7 @@ class Ops:
     rms_norm: Callable[..., Tensor]
     rope: Callable[..., Tensor]
     silu_and_mul: Callable[..., Tensor]
-    decode_step: Callable[..., Callable[..., Tensor] | None]
+    compile_decoder: Callable[..., Callable[..., Tensor] | None]
 
 
 def load(backend: str = "auto", device: str = "cpu") -> Ops:
@@ -71,6 +71,6 @@ def load(backend: str = "auto", device: str = "cpu") -> Ops:
         reason = narrow.why_not()
         room = packed if reason else narrow
         ops |= {name: f for name, f in vars(room).items() if name in ops}
-        what = f"products only, since {reason}" if reason else "products and steps of single tokens"
+        what = f"products only, since {reason}" if reason else "products and the decoder's loops"
         logger.info("backend cpu: %s; all else is the reference's", what)
     return Ops(**ops)

@@ -230,10 +230,8 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
-    """A quicker way to run the decoder `model` on a few rows with one new token each, made once
-    for a KV cache. Here: there is none."""
-    return
+def compile_decoder(model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
+    """A quicker way to run the decoder `model`, made once for a KV cache. Here: there is none."""
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

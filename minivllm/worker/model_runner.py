@@ -62,7 +62,7 @@ class ModelRunner:
         self.vocab_size = model_config.vocab_size
         self.eos_token_ids = model_config.eos_token_ids
         self.plugins = plugins
-        self.decode_step = ops.decode_step(model.model, kv.layers)
+        self.decoder = ops.compile_decoder(model.model, kv.layers)
         # Sampling sums in float64, which Apple's GPUs have not.
         device = kv.memory.device
         self.scores_device = torch.device("cpu") if device.type == "mps" else device
@@ -119,8 +119,8 @@ class ModelRunner:
     def _forward(self, plan: SchedulerOutput, states: list[RequestState]) -> Tensor:
         """The model over all tokens of the plan: [tokens, hidden]."""
         step = flatten(plan.rows, states, self.block_size, self.kv.memory.device)
-        if self.decode_step is not None and self.decode_step.takes(step.metadata):
-            return self.decode_step(step.token_ids, step.positions, step.metadata)
+        if self.decoder is not None:
+            return self.decoder(step.token_ids, step.positions, step.metadata)
         metadata = self.ops.prepare(step.metadata, self.kv.layers[0])
         return self.model(step.token_ids, step.positions, metadata, self.kv.layers)
 

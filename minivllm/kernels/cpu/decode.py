@@ -1,4 +1,4 @@
-"""A decoder layer for rows with one new token each, in loops that numba compiles.
+"""A decoder layer in loops that numba compiles, made for rows with one new token each.
 
 With few tokens in a step, a torch operation costs more to start than to do, and a step is as long
 as it takes to read the weights and the KV. Here a layer is a handful of loops on all cores; each
@@ -44,9 +44,10 @@ class Layer(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where the new token of each row stands."""
+    """Where the new token of each row stands. A row with more of them is given as one row for
+    each, that ends with it."""
 
-    lens: np.ndarray  # [rows] int64: tokens of the row, the new one among them
+    lens: np.ndarray  # [rows] int64: tokens of the row, the new one among them; 0 attends to none
     table: np.ndarray  # [rows, blocks] int64
     slots: np.ndarray  # [rows] int64; -1 writes nothing
     cos: np.ndarray  # [rows, head_dim] float32
@@ -64,7 +65,8 @@ def decoder_layer(
     """All of a layer, for so few rows that reading a weight takes longer than to use it."""
     normed = add_and_norm(hidden, update, layer.input_norm, layer.eps)
     qkv = products(normed, layer.qkv, layer.qkv_bias)
-    seen = attention(qkv, layer, rows, kv)
+    heads = turn_and_write(qkv, layer, rows, kv)
+    seen = attention(heads, layer, rows, kv, qkv)
     update = products(seen, layer.o, layer.o_bias)
     normed = add_and_norm(hidden, update, layer.post_norm, layer.eps)
     gated = gated_products(normed, layer.gate_up, layer.gate_up_bias)
@@ -90,6 +92,17 @@ def add_and_norm(
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
+def add_and_norm_wide(
+    hidden: np.ndarray, update: np.ndarray, weight: np.ndarray, eps: np.float32
+) -> np.ndarray:
+    """The same on all cores, which is worth their start when there are many rows."""
+    out = np.empty_like(update)
+    for r in prange(len(hidden)):
+        out[r] = add_and_norm(hidden[r : r + 1], update[r : r + 1], weight, eps)[0]
+    return out
+
+
+@njit(cache=True, fastmath=FAST, parallel=True)
 def products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """x W^T + b. x: [rows, in] float32, weight: [out, in], bias: [out] or [0]."""
     out = np.empty((len(x), len(weight)), np.float32)
@@ -103,7 +116,7 @@ def products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, fastmath=FAST, parallel=True)
 def gated_products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """silu_and_mul of what `products` would return."""
+    """silu(gate) * up, where `products` would return gate and up side by side."""
     num_out = len(weight) // 2
     out = np.empty((len(x), num_out), np.float32)
     for i in prange(num_out):
@@ -117,31 +130,20 @@ def gated_products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.nd
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
-def silu_and_mul(x: np.ndarray) -> np.ndarray:
-    """[rows, 2 n], gate and up side by side -> [rows, n]: silu(gate) * up."""
-    num_out = x.shape[1] // 2
-    out = np.empty((len(x), num_out), x.dtype)
-    for r in prange(len(x)):
-        for i in range(num_out):
-            out[r, i] = narrow(silu(widen(x[r, i])) * widen(x[r, num_out + i]), out)
-    return out
-
-
-@njit(cache=True, fastmath=FAST, parallel=True)
-def attention(
+def turn_and_write(
     qkv: np.ndarray,  # [rows, (query heads + 2 kv_heads) * head_dim]
     layer: Layer,
     rows: Rows,
     kv: np.ndarray,
-) -> np.ndarray:  # [rows, query heads * head_dim], numbers of qkv's kind
-    """Turns q and k, writes k and v into their slots, and then softmax(q k / sqrt(head_dim)) v
-    over the keys that each row's token sees. A row of length 0 gives zeros."""
-    num_rows, num_kv_heads, dim = len(qkv), kv.shape[2], kv.shape[4]
+) -> np.ndarray:  # [rows, query heads + 2 kv_heads, head_dim] float32
+    """Turns q and k, and writes k and v into their slots."""
+    num_kv_heads, dim = kv.shape[2], kv.shape[4]
     num_heads = qkv.shape[1] // dim - 2 * num_kv_heads
-    heads = np.empty((num_rows, num_heads + 2 * num_kv_heads, dim), np.float32)
-    for r in prange(num_rows):
-        for i in range(qkv.shape[1]):
-            heads[r, i // dim, i % dim] = widen(qkv[r, i])
+    heads = np.empty((len(qkv), num_heads + 2 * num_kv_heads, dim), np.float32)
+    for r in prange(len(qkv)):
+        for h in range(heads.shape[1]):
+            for d in range(dim):
+                heads[r, h, d] = widen(qkv[r, h * dim + d])
         q, k = heads[r, :num_heads], heads[r, num_heads : num_heads + num_kv_heads]
         if len(layer.q_norm):
             norm(q, layer.q_norm, layer.eps)
@@ -150,7 +152,22 @@ def attention(
             turn(q, rows.cos[r], rows.sin[r])
             turn(k, rows.cos[r], rows.sin[r])
         write(k, heads[r, num_heads + num_kv_heads :], kv, rows.slots[r])
-    out = np.empty((num_rows, num_heads * dim), qkv.dtype)
+    return heads
+
+
+@njit(cache=True, fastmath=FAST, parallel=True)
+def attention(
+    heads: np.ndarray,  # as turn_and_write returned it
+    layer: Layer,
+    rows: Rows,
+    kv: np.ndarray,
+    like: np.ndarray,  # an array of the kind of number wanted
+) -> np.ndarray:  # [rows, query heads * head_dim]
+    """softmax(q k / sqrt(head_dim)) v over the keys that each row's token sees. A row of length 0
+    gives zeros."""
+    num_rows, num_kv_heads, dim = len(heads), kv.shape[2], kv.shape[4]
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    out = np.empty((num_rows, num_heads * dim), like.dtype)
     for task in prange(num_rows * num_heads):
         r, h = task // num_heads, task % num_heads
         end = rows.lens[r]

@@ -1,8 +1,9 @@
-"""Steps whose rows have one new token each, by the compiled loops of `decode`.
+"""The decoder by the compiled loops of `decode`, which were made for rows with one new token.
 
-With up to MAX_ROWS rows the products are compiled as well; with more, they are torch's with packed
-weights, as all of a step that reads prompts is. A weight is kept in both layouts, as it was loaded
-and packed: the same numbers, in whatever company.
+With up to MAX_ROWS tokens the products are compiled as well; with more, they are torch's with
+packed weights. A weight is kept in both layouts, as it was loaded and packed: the same numbers, in
+whatever company. Chunks of LONG tokens and more attend by torch, which shares what it reads of the
+keys among them; shorter ones, token by token.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import AttentionMetadata
+from .. import AttentionMetadata, reference
 from . import packed
 
 logger = logging.getLogger(__name__)
 
 MAX_ROWS = 4  # beyond, torch's products win
+LONG = 16  # from here on, torch's attention wins
 NOTHING = np.empty(0, dtype=np.float32)
+NO_WINDOW = np.iinfo(np.int64).max
 
 
 def why_not() -> str | None:
@@ -90,8 +95,8 @@ def linear(
     return F.linear(x, weight, bias)
 
 
-class DecodeStep:
-    """What `decode_step` returns. Call it in the model's place for steps that it takes."""
+class CompiledDecoder:
+    """What `compile_decoder` returns. Call it in the model's place."""
 
     def __init__(self, model: nn.Module, kv_cache: Sequence[Tensor]) -> None:
         self.model = model
@@ -101,21 +106,12 @@ class DecodeStep:
             for layer, window in zip(model.layers, model.windows, strict=True)
         ]
         self.kv_cache = [array(layer_cache) for layer_cache in kv_cache]
-
-    def takes(self, metadata: AttentionMetadata) -> bool:
-        return metadata.query_start_loc[-1] == len(metadata.seq_lens)
+        self.dtype = kv_cache[0].dtype
 
     def __call__(self, token_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
-        """As the model: [rows, hidden], and keys and values are in the cache."""
+        """As the model: [tokens, hidden], and keys and values are in the cache."""
         decode = compiled()
-        cos, sin = self.model.rotary.look_up(positions)
-        rows = decode.Rows(
-            lens=np.array(metadata.seq_lens),
-            table=metadata.block_table.numpy(),
-            slots=metadata.slot_mapping.numpy(),
-            cos=floats(cos.squeeze(1)),
-            sin=floats(sin.squeeze(1)),
-        )
+        rows, chunks = self.one_row_a_token(positions, metadata)
         embedded = self.model.embed_tokens(token_ids)
         hidden = np.zeros(embedded.shape, dtype=np.float32)
         if len(hidden) <= MAX_ROWS:
@@ -124,13 +120,88 @@ class DecodeStep:
                 update = decode.decoder_layer(hidden, update, layer, rows, layer_cache)
         else:
             update = array(embedded)
-            for module, *where in zip(self.model.layers, self.layers, self.kv_cache, strict=True):
-                update = wide_layer(module, hidden, update, rows, *where)
-        normed = decode.add_and_norm(hidden, update, self.norm, self.eps)
+            where = zip(self.model.layers, self.layers, self.kv_cache, strict=True)
+            for module, layer, layer_cache in where:
+                update = wide_layer(module, layer, layer_cache, hidden, update, rows, chunks)
+        normed = decode.add_and_norm_wide(hidden, update, self.norm, self.eps)
         return tensor(normed, embedded.dtype)
 
+    def one_row_a_token(self, positions: Tensor, metadata: AttentionMetadata):
+        """(`decode.Rows`, the chunks that torch attends for; None: there are none)."""
+        num_new = [end - start for start, end in pairwise(metadata.query_start_loc)]
+        lens, table, chunks = np.array(metadata.seq_lens), metadata.block_table, None
+        if max(num_new) > 1:
+            # Token i of a chunk ends a row of its own.
+            of_each = np.repeat(np.arange(len(num_new)), num_new)
+            behind = np.array(metadata.query_start_loc[1:])[of_each] - 1 - np.arange(len(of_each))
+            lens, table = lens[of_each] - behind, table[torch.from_numpy(of_each)]
+            long = [r for r, num in enumerate(num_new) if num >= LONG]
+            if long:
+                chunks = Chunks(long, metadata, self.layers, tensor(self.kv_cache[0], self.dtype))
+                lens[chunks.tokens] = 0
+        cos, sin = self.model.rotary.look_up(positions)
+        rows = compiled().Rows(
+            lens=lens,
+            table=table.numpy(),
+            slots=metadata.slot_mapping.numpy(),
+            cos=floats(cos.squeeze(1)),
+            sin=floats(sin.squeeze(1)),
+        )
+        return rows, chunks
 
-def wide_layer(module: nn.Module, hidden, update, rows, layer, layer_cache) -> np.ndarray:
+
+class Chunks:
+    """The rows `which` of a step, as torch attends for them."""
+
+    def __init__(
+        self,
+        which: list[int],
+        metadata: AttentionMetadata,
+        layers: Sequence[NamedTuple],  # `decode.Layer` of each
+        kv: Tensor,  # any layer's
+    ) -> None:
+        starts = metadata.query_start_loc
+        self.tokens = np.concatenate([np.arange(starts[r], starts[r + 1]) for r in which])
+        ends = np.cumsum([starts[r + 1] - starts[r] for r in which])
+        own = AttentionMetadata(
+            [0, *ends.tolist()],
+            [metadata.seq_lens[r] for r in which],
+            metadata.block_table[which],
+            metadata.slot_mapping[self.tokens],
+        )
+        own = reference.prepare(own, kv)
+        self.batches = {}
+        for window in {layer.window for layer in layers}:
+            view = own if window == NO_WINDOW else reference.within_window(own, window)
+            self.batches[window] = [
+                (batch, torch.zeros(batch.hidden[0].shape, dtype=kv.dtype).masked_fill_(
+                    batch.hidden[0], -torch.inf
+                ))
+                for batch in view.prepared.batches
+            ]  # fmt: skip
+
+    def attention(self, heads: np.ndarray, layer: NamedTuple, kv: Tensor) -> np.ndarray:
+        """As `decode.attention`, of these rows' tokens alone."""
+        num_heads = heads.shape[1] - 2 * kv.shape[2]
+        q = torch.from_numpy(heads[self.tokens, :num_heads]).to(kv.dtype)
+        out = torch.empty_like(q)
+        for batch, mask in self.batches[layer.window]:
+            k, v = reference.gather(kv, batch)
+            asked = q[batch.tokens].transpose(0, 1)[None]  # [1, heads, new tokens, head_dim]
+            seen = F.scaled_dot_product_attention(asked, k, v, attn_mask=mask, enable_gqa=True)
+            out[batch.tokens] = seen[0].transpose(0, 1)
+        return array(out.flatten(1))
+
+
+def wide_layer(
+    module: nn.Module,
+    layer: NamedTuple,  # the same as `decode.Layer`
+    kv: np.ndarray,
+    hidden: np.ndarray,
+    update: np.ndarray,
+    rows: NamedTuple,
+    chunks: Chunks | None,
+) -> np.ndarray:
     """`decode.decoder_layer` with torch's products, which win when a weight serves many rows."""
     decode, dtype = compiled(), module.mlp.down_proj.packed.plain.dtype
 
@@ -138,15 +209,18 @@ def wide_layer(module: nn.Module, hidden, update, rows, layer, layer_cache) -> n
         return array(linear(tensor(x, dtype)))
 
     attention, mlp = module.self_attn, module.mlp
-    normed = decode.add_and_norm(hidden, update, layer.input_norm, layer.eps)
-    seen = decode.attention(product(attention.qkv_proj, normed), layer, rows, layer_cache)
+    normed = decode.add_and_norm_wide(hidden, update, layer.input_norm, layer.eps)
+    heads = decode.turn_and_write(product(attention.qkv_proj, normed), layer, rows, kv)
+    seen = decode.attention(heads, layer, rows, kv, normed)
+    if chunks is not None:
+        seen[chunks.tokens] = chunks.attention(heads, layer, tensor(kv, dtype))
     update = product(attention.o_proj, seen)
-    normed = decode.add_and_norm(hidden, update, layer.post_norm, layer.eps)
-    gated = decode.silu_and_mul(product(mlp.gate_up_proj, normed))
-    return product(mlp.down_proj, gated)
+    normed = decode.add_and_norm_wide(hidden, update, layer.post_norm, layer.eps)
+    gated = reference.silu_and_mul(mlp.gate_up_proj(tensor(normed, dtype)))
+    return product(mlp.down_proj, array(gated))
 
 
-def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> DecodeStep | None:
+def compile_decoder(model: nn.Module, kv_cache: Sequence[Tensor]) -> CompiledDecoder | None:
     """The decoder of a packed model, compiled and tried; None in a dtype that has no compiled
     loops. kv_cache: by layer, as the model will get it."""
     if not isinstance(model.layers[0].mlp.down_proj.packed, Weight):
@@ -155,14 +229,14 @@ def decode_step(model: nn.Module, kv_cache: Sequence[Tensor]) -> DecodeStep | No
     waiting = threading.Timer(2.0, logger.warning, (text,))
     waiting.start()
     try:
-        step = DecodeStep(model, kv_cache)
+        decoder = CompiledDecoder(model, kv_cache)
         for num in (1, MAX_ROWS + 1):
             nobody = torch.zeros(num, dtype=torch.int64)
             starts, lens = list(range(num + 1)), [0] * num
-            step(nobody, nobody, AttentionMetadata(starts, lens, nobody[:, None], nobody - 1))
+            decoder(nobody, nobody, AttentionMetadata(starts, lens, nobody[:, None], nobody - 1))
     finally:
         waiting.cancel()
-    return step
+    return decoder
 
 
 def compiled_layer(layer: nn.Module, window: int | None):
@@ -187,7 +261,7 @@ def compiled_layer(layer: nn.Module, window: int | None):
         down_bias=floats(mlp.down_proj.bias),
         eps=np.float32(layer.input_layernorm.eps),
         turns=attention.uses_rope,
-        window=window or np.iinfo(np.int64).max,
+        window=window or NO_WINDOW,
     )
 
 
