@@ -16,6 +16,7 @@ from .corpus import RAREST_WORD, Rows
 from .learning import LENGTH, RECIPES, Record
 from .model import SHAPES, Model
 from .openings import opening
+from .stories import FEWEST_SENTENCES
 
 NUM_SAMPLES = 20
 NUM_JUDGED = 100  # openings on which the draft's tokens are counted
@@ -40,9 +41,9 @@ the tokens that `small` writes greedily after {judged} openings, {accepted:.0f} 
 {stories:,} stories with {tokens:,} tokens, each read {epochs} times by `small`. They were
 written for this purpose by SmolLM2-135M-Instruct (Apache-2.0) through this engine, from
 openings that word lists and seeds give; `training/` holds the lists, the examples that the writer
-was shown, and the filter: a story ends where it begins to repeat itself, and is left out if it
-has less than four sentences, a word unfit for small children, anything but plain text, or a word
-that comes less than {rarest} times in all stories. The stories themselves are not kept.
+was shown, and the filter: a story ends where it begins to repeat itself or those examples, and is
+left out if it has less than {fewest} sentences, a word unfit for small children, anything but plain
+text, or a word that comes less than {rarest} times in all stories. The stories are not kept.
 {held_out:,} more were held out; the losses above are of these.
 
 `make models` repeats all of it. The weights are under this project's licence.
@@ -87,8 +88,9 @@ def write_card(records: dict[str, Record], rows: Rows, num_held_out: int, out: P
     card = CARD.format(
         vocab=SHAPES["tiny"].vocab, table="\n".join(lines), judged=NUM_JUDGED,
         accepted=100 * accepted_share(out), stories=len(rows.stories), tokens=rows.num_tokens,
-        epochs=RECIPES["small"].epochs, rarest=RAREST_WORD, held_out=num_held_out,
-        positions=LENGTH, last=NUM_SAMPLES - 1, samples="\n".join(samples(out / "small")),
+        epochs=RECIPES["small"].epochs, rarest=RAREST_WORD,
+        fewest=FEWEST_SENTENCES, held_out=num_held_out, positions=LENGTH, last=NUM_SAMPLES - 1,
+        samples="\n".join(samples(out / "small")),
     )  # fmt: skip
     (out / "README.md").write_text(card)
     plot_losses(records, out / "loss.png")
