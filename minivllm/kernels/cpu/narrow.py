@@ -126,7 +126,9 @@ class CompiledDecoder:
         normed = decode.add_and_norm_wide(hidden, update, self.norm, self.eps)
         return tensor(normed, embedded.dtype)
 
-    def one_row_a_token(self, positions: Tensor, metadata: AttentionMetadata):
+    def one_row_a_token(
+        self, positions: Tensor, metadata: AttentionMetadata
+    ) -> tuple[NamedTuple, Chunks | None]:
         """(`decode.Rows`, the chunks that torch attends for; None: there are none)."""
         num_new = [end - start for start, end in pairwise(metadata.query_start_loc)]
         lens, table, chunks = np.array(metadata.seq_lens), metadata.block_table, None
