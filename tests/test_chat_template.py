@@ -89,6 +89,7 @@ def with_template(tokenizer, template):
     return changed
 
 
+@pytest.mark.slow
 def test_conversations_get_the_ids_that_transformers_gives(real, judge):
     for messages, prompt in conversations(200, seed=0):
         messages = [{**m, "content": m["content"] or ""} for m in messages]

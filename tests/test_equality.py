@@ -179,6 +179,7 @@ def run_features(folder, row, seed):
     return engine.core.scheduler.stats
 
 
+@pytest.mark.slow
 def test_every_pair_of_features_gives_the_solo_answer(tmp_path_factory):
     """And the table of pairs that passed is written, for people to look up."""
     folder = random_llama(tmp_path_factory.getbasetemp(), dtype="float64")

@@ -196,6 +196,7 @@ def test_the_maps_name_exactly_the_files_that_exist(place):
     assert on_map == real, f"missing: {sorted(real - on_map)}, gone: {sorted(on_map - real)}"
 
 
+@pytest.mark.slow
 def test_a_copy_under_another_name_lives_beside_the_original(tmp_path):
     shutil.copytree(
         PACKAGE, tmp_path / "mine_minivllm", ignore=shutil.ignore_patterns("__pycache__")

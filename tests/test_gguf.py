@@ -148,6 +148,7 @@ def test_a_type_without_blocks_of_ours_is_refused_by_name():
         dequantize(memoryview(bytes(144)), "Q4_K", (1, 256))
 
 
+@pytest.mark.slow
 def test_the_real_model_is_read_and_dequantized_as_the_gguf_package_does(smollm2):
     judge = gguf.GGUFReader(smollm2)
     with GGUFFile(smollm2) as file:

@@ -252,6 +252,7 @@ print(counts, torch.get_num_threads(), numba.get_num_threads())
 
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="one core: there is no other number of threads")
+@pytest.mark.slow
 def test_compiled_loops_leave_torch_the_threads_that_it_was_given():
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("NUMBA_NUM_THREADS", None)

@@ -56,6 +56,7 @@ def second_judge(smollm2):
     return AutoTokenizer.from_pretrained(folder, gguf_file=name)
 
 
+@pytest.mark.slow
 def test_nasty_texts_get_the_ids_that_transformers_gives(real, judge, second_judge):
     expected = judge(TEXTS)["input_ids"]
     for text, token_ids in zip(TEXTS, expected, strict=True):
