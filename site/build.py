@@ -28,6 +28,7 @@ from elsewhere import TABLES  # noqa: E402
 from fetch import fetch  # noqa: E402
 from lesson_pages import lessons  # noqa: E402
 from live import export_live  # noqa: E402
+from repository import source_url  # noqa: E402
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def build() -> None:
 
 def sources() -> str:
     """A digest of all that the site is made of. A built site carries that of its making."""
-    found = hashlib.sha256()
+    found = hashlib.sha256(source_url().encode())
     folders = [ROOT / name for name in ("minivllm", "labs", "lessons", "site", "build/tables")]
     away = {"__pycache__", "mine", "public", "build", "__marimo__"}
     for folder in folders:

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 
 from lesson_pages import Lesson, anchor
+from repository import source_url
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -99,7 +100,8 @@ def map_list(known: list[Lesson]) -> str:
         real = own_files(name)
         num_lines = sum(FILES[f].read_text(encoding="utf-8").count("\n") for f in files)
         here = {one.number: one for f in files for one in readers.get(f"{f}.py", ())}
-        facts = f"{len(real)} files, {num_lines:,} lines · {HALVES[half(real)]}"
+        num_files = f"{len(real)} file{'s' * (len(real) != 1)}"
+        facts = f"{num_files}, {num_lines:,} lines · {HALVES[half(real)]}"
         taught = links_to([here[n] for n in sorted(here)], "../")
         names = ", ".join(
             f'<a href="{name}.html#{anchor(f + ".py")}"><code>{f.rpartition("/")[2]}.py</code></a>'
@@ -145,6 +147,9 @@ def file_section(file: str, readers: list[Lesson]) -> str:
         facts.append("used by " + ", ".join(file_link(user) for user in users()[file]))
     if readers:
         facts.append(f"lesson {links_to(readers, '../')}")
+    if url := source_url():
+        there = url.format(path=f"minivllm/{file}.py", line=1)
+        facts.append(f'<a href="{escape(there)}">in the repository</a>')
     key = anchor(f"{file}.py")
     return "\n".join([
         f"## `{file}.py` {{ #{key} }}\n",

@@ -24,6 +24,7 @@ import lesson_pages  # noqa: E402
 import made  # noqa: E402
 import words  # noqa: E402
 from fetch import NODE_MODULES  # noqa: E402
+from repository import repository  # noqa: E402
 from typeset import typeset  # noqa: E402
 
 from lessons.look import css  # noqa: E402
@@ -50,6 +51,7 @@ FONTS = {  # file in the package, family, weight, style
 
 def on_config(config: Any) -> Any:
     config.extra["ways"] = WAYS
+    config.extra["repository"] = repository()
     known = lesson_pages.lessons()
     parts: dict[str, list] = {}
     for lesson in known:

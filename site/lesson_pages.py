@@ -51,6 +51,10 @@ class Lesson:
         return self.notebook.stem[:2]
 
     @property
+    def name(self) -> str:
+        return f"{self.number} {self.about['title']}"
+
+    @property
     def in_browser(self) -> bool:
         return self.about["runs_on"] == "browser"
 
@@ -75,9 +79,7 @@ def lesson_page(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) ->
 
 def front_matter(lesson: Lesson) -> str:
     question = str(lesson.about["question"]).replace('"', "'")
-    return (
-        f'---\ntitle: "{lesson.number} {lesson.about["title"]}"\ndescription: "{question}"\n---\n'
-    )
+    return f'---\ntitle: "{lesson.name}"\ndescription: "{question}"\n---\n'
 
 
 def cell_markdown(page: Page, cell: Cell) -> str:
@@ -139,17 +141,25 @@ def opening(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) -> str
     ]
     rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value)
     lead = f'<p class="lead">{escape(about["question"])}</p>'
-    return f"{lead}{run_it_here(lesson)}<dl class='facts'>{rows}</dl>"
+    # A search would show the list as one long word.
+    facts_list = f"<dl class='facts' data-search-exclude>{rows}</dl>"
+    return f"{lead}{run_it_here(lesson, known)}{facts_list}"
 
 
-def run_it_here(lesson: Lesson) -> str:
+def run_it_here(lesson: Lesson, known: list[Lesson]) -> str:
+    """The way into the live lesson, which knows its page's name and where to go on."""
     if not lesson.in_browser:
         return ""
     stem = lesson.notebook.stem
+    onward = next((one for one in known if one.number > lesson.number), None)
+    data = {"title": lesson.name}
+    if onward:
+        data |= {"next": f"{onward.notebook.stem}.html", "next-title": onward.name}
+    told = " ".join(f'data-{key}="{escape(value)}"' for key, value in data.items())
     return (
-        f'<div class="run"><a class="button first" href="../run/{stem}/index.html" '
-        f'data-title="{escape(lesson.number + " " + lesson.about["title"])}">Run it here</a>'
-        "<p>The whole lesson, live: Python starts in this page (about 20 MB, once), every cell can "
+        f'<div class="run" data-search-exclude><a class="button first" '
+        f'href="../run/{stem}/index.html" {told}>Run it here</a>'
+        "<p>The whole lesson, live: Python starts in this page (about 20 MB, once), its code can "
         "be changed, and the lab is checked here too. Below is the lesson as it was computed when "
         "the site was built.</p></div>"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from html import escape
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -11,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine_map import EngineMap
 from engine_pages import map_list
 from lesson_pages import Lesson, lessons_list
+from plan import paths_list, plan_list
+from repository import repository
 from walk_page import walk_html
 
 from lessons.reasons import Limits
@@ -46,7 +49,7 @@ def hero(known: list[Lesson], base: str) -> str:
         title="Six requests in one engine, step by step",
         caption="Six requests in the course's own engine. A prompt is read many tokens at a time "
         "(prefill); then each step writes one token more for everybody at once (decode). Numbers "
-        "are tokens. Planned by the real scheduler.",
+        "are tokens; w: it waits for one of four places. Planned by the real scheduler.",
     )
     return figure(drawn)
 
@@ -59,4 +62,26 @@ def walk(known: list[Lesson], base: str) -> str:
     return walk_html()
 
 
-MAKERS = {"lessons": all_lessons, "hero": hero, "map": engine_map, "walk": walk}
+def get(known: list[Lesson], base: str) -> str:
+    """What a reader types first: how to come by the course, where the build knows that."""
+    address, commands = repository(), "make learn"
+    if address:
+        said = ""
+        commands = f"git clone {address} minivllm && cd minivllm\n{commands}"
+    else:
+        said = (
+            "<p>The course is one folder. Get it from whoever gave you this site, as a clone of "
+            "its repository or as an archive, and open a terminal in it. Then:</p>"
+        )
+    return f'{said}<div class="highlight"><pre><code>{escape(commands)}\n</code></pre></div>'
+
+
+MAKERS = {
+    "lessons": all_lessons,
+    "hero": hero,
+    "map": engine_map,
+    "walk": walk,
+    "paths": paths_list,
+    "plan": plan_list,
+    "get": get,
+}

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from repository import VARIABLE
+
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE_URL = "MINIVLLM_SOURCE_URL"  # lessons/show.py links source by it
 CELLS = ("cell", "function", "class_definition")  # marimo's decorators
 
 
@@ -43,7 +44,7 @@ def run_lesson(notebook: Path, cache: Path) -> list[Cell]:
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, __file__, str(notebook.resolve())]
-        env = {**os.environ, SOURCE_URL: "source:{path}:{line}"}
+        env = {**os.environ, VARIABLE: "source:{path}:{line}"}  # lessons/show.py links source by it
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env)
         if done.returncode:
             raise ValueError(f"{notebook.name} does not run:\n{done.stderr[-3000:]}")

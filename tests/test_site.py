@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -235,17 +236,130 @@ def test_a_calculator_answers_while_one_types_and_refuses_what_cannot_be(page, h
     assert "tokens in a request" in calculator.locator("output").inner_text()
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_no_button_lies_over_code(page, home, size):
+    page.set_viewport_size(size)
+    page.goto(f"{home}/setup.html")
+    page.locator(".md-code__nav").first.wait_for(state="attached")
+    covered = page.evaluate("""() => [...document.querySelectorAll(".md-code__nav")].filter(nav => {
+        const range = document.createRange(), at = nav.getBoundingClientRect();
+        range.selectNodeContents(nav.closest("pre").querySelector("code"));
+        return [...range.getClientRects()].some(r => r.width && r.right > at.left
+            && r.left < at.right && r.top < at.bottom && r.bottom > at.top);
+    }).map(nav => nav.closest("pre").innerText)""")
+    assert covered == []
+
+
+def test_both_calculators_begin_on_the_same_machine(page, home):
+    page.goto(f"{home}/calculators.html")
+    first = page.locator("select[name=machine]").evaluate_all("all => all.map(s => s.value)")
+    assert len(first) == 2 and first[0] == first[1]
+    axes = page.locator(".calc svg text").all_text_contents()
+    assert axes == ["FLOP a second", "FLOP per byte"]
+
+
+def test_what_a_search_finds_is_no_list_of_facts(public):
+    index = (public / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert "lessons/05_paged_blocks.html" in index
+    assert "python -m labs start paged_blocks" not in index
+
+
 # What makes the pages, without a browser.
 
 
 @pytest.fixture(scope="module")
-def static_html():
+def maker():
+    """A module of site/, by name."""
     sys.path.insert(0, str(SITE))
-    try:
-        from static_html import static_html
-    finally:
-        sys.path.remove(str(SITE))
-    return static_html
+    yield importlib.import_module
+    sys.path.remove(str(SITE))
+
+
+@pytest.fixture
+def static_html(maker):
+    return maker("static_html").static_html
+
+
+ADDRESSES = {  # what a build is told -> (repository, the third line of a file)
+    "GITHUB_REPOSITORY=me/course": (
+        "https://github.com/me/course",
+        "https://github.com/me/course/blob/HEAD/a.py#L3",
+    ),
+    "GITHUB_REPOSITORY=me/course GITHUB_SERVER_URL=https://git.example GITHUB_SHA=abc": (
+        "https://git.example/me/course",
+        "https://git.example/me/course/blob/abc/a.py#L3",
+    ),
+    "MINIVLLM_SOURCE_URL=https://git.example/me/course/-/blob/main/{path}#L{line}": (
+        "https://git.example/me/course",
+        "https://git.example/me/course/-/blob/main/a.py#L3",
+    ),
+    "MINIVLLM_SOURCE_URL=https://git.example/me/course/ GITHUB_REPOSITORY=other/course": (
+        "https://git.example/me/course",
+        "",
+    ),
+    "": ("", ""),
+}
+
+
+def tell(monkeypatch, told: str) -> None:
+    for name in ("MINIVLLM_SOURCE_URL", "GITHUB_REPOSITORY", "GITHUB_SERVER_URL", "GITHUB_SHA"):
+        monkeypatch.delenv(name, raising=False)
+    for said in told.split():
+        monkeypatch.setenv(*said.split("=", 1))
+
+
+@pytest.mark.parametrize("told", ADDRESSES)
+def test_the_repository_is_the_one_that_the_build_is_told(maker, monkeypatch, told):
+    repository = maker("repository")
+    tell(monkeypatch, told)
+    line = repository.source_url().format(path="a.py", line=3)
+    assert (repository.repository(), line) == ADDRESSES[told]
+
+
+def test_an_address_that_no_browser_opens_stops_the_build(maker, monkeypatch):
+    for address in ("javascript:alert(1)", 'https://x"onclick=', "git@example.org:me/course"):
+        tell(monkeypatch, f"MINIVLLM_SOURCE_URL={address}")
+        with pytest.raises(ValueError, match="no browser can open"):
+            maker("repository").repository()
+
+
+def test_set_up_clones_what_is_known_and_makes_sense_where_nothing_is(maker, monkeypatch):
+    made, slot = maker("made"), '<div data-made="get"></div>'
+    tell(monkeypatch, "GITHUB_REPOSITORY=me/course")
+    assert "git clone https://github.com/me/course minivllm &amp;&amp;" in made.fill(slot, [], "")
+    tell(monkeypatch, "")
+    html = made.fill(slot, [], "")
+    assert "git clone" not in html and "one folder" in html and "make learn" in html
+
+
+def test_a_file_of_the_engine_links_to_the_repository(maker, monkeypatch):
+    pages = maker("engine_pages")
+    tell(monkeypatch, "GITHUB_REPOSITORY=me/course")
+    there = "https://github.com/me/course/blob/HEAD/minivllm/kvcache/block_pool.py#L1"
+    assert f'href="{there}"' in pages.file_section("kvcache/block_pool", [])
+    tell(monkeypatch, "")
+    assert "in the repository" not in pages.file_section("kvcache/block_pool", [])
+
+
+def test_the_plan_knows_every_lesson_that_is_written(maker):
+    plan, known = maker("plan"), maker("lesson_pages").lessons()
+    order, paths = plan.planned(), plan.paths_list(known, "")
+    assert len(order) == len(dict(order)) == 32
+    for lesson in known:
+        about = lesson.about
+        assert order[about["number"] - 1] == (about["slug"], about["title"])
+        assert about["slug"] in plan.PARTS[about["part"]]
+        assert all(slug in dict(order) for slug in about["needs"])
+        assert f'lessons/{lesson.notebook.stem}.html">{lesson.name}</a>' in paths
+    assert plan.plan_list(known, "").count("<li>") == 32
+
+
+def test_a_live_lesson_knows_where_to_go_on(maker):
+    pages = maker("lesson_pages")
+    first, second, *_, last = pages.lessons()
+    html = pages.run_it_here(first, pages.lessons())
+    assert f'data-next="{second.notebook.stem}.html" data-next-title="{second.name}"' in html
+    assert "data-next" not in pages.run_it_here(last, pages.lessons())
 
 
 def test_a_control_becomes_its_name_and_its_value(static_html):

@@ -82,7 +82,7 @@ function showRoof(f) {
      number(f.requests * tokens / r.seconds, 4)]]);
 }
 
-/* The roof: work per byte against what the machine can do with it, both logarithmic. */
+/* The roof: work per byte against work a second that the machine can do, both logarithmic. */
 function roof(r, phase) {
   const x = value => 24 + 62 * Math.log10(Math.min(Math.max(value, 0.1), 1e4) / 0.1);
   const y = value => 112 - 30 * Math.log10(Math.min(1, value / r.ridge) / 1e-3);
@@ -92,12 +92,12 @@ function roof(r, phase) {
     per byte, the roof bends at ${number(r.ridge)}" style="max-width:100%;height:auto;display:block">
     <path d="M${x(0.1)},${y(0.1)} L${bend},${y(r.ridge)} L334,${y(r.ridge)}" fill="none"
       style="stroke:var(--tt-muted);stroke-width:2"/>
-    <line x1="24" x2="334" y1="122" y2="122" style="stroke:var(--tt-line)"/>
+    <path d="M24,14 V122 H334" fill="none" style="stroke:var(--tt-line)"/>
     <line x1="${x(place)}" x2="${x(place)}" y1="122" y2="${y(place)}" style="stroke:${colour}"
       stroke-dasharray="3 3"/>
     <circle cx="${x(place)}" cy="${y(place)}" r="6" style="fill:${colour}"/>
-    <text x="334" y="134" text-anchor="end" style="fill:var(--tt-muted);font:11px var(--tt-sans)">FLOP
-    per byte</text></svg>`;
+    <g style="fill:var(--tt-muted);font:11px var(--tt-sans)"><text x="24" y="10">FLOP a second</text>
+    <text x="334" y="134" text-anchor="end">FLOP per byte</text></g></svg>`;
 }
 
 function connect(calculator) {

@@ -15,13 +15,25 @@ function openLesson(link) {
   page.setAttribute("aria-label", link.dataset.title);
   page.innerHTML = `<header><strong></strong>
     <span role="status">starting Python</span>
-    <button type="button">Back to the page</button></header><iframe></iframe>`;
+    <button type="button" class="code" aria-pressed="false" hidden>Show the code</button>
+    <button type="button" class="back">Back to the page</button></header><iframe></iframe>`;
   page.querySelector("header").prepend(document.querySelector(".tbt-mark").cloneNode(true));
   page.querySelector("strong").textContent = link.dataset.title;
   const frame = page.querySelector("iframe"), status = page.querySelector("[role=status]");
   frame.title = `${link.dataset.title}, live`;
   frame.src = `${link.getAttribute("href")}?theme=${scheme}`;
-  page.querySelector("button").addEventListener("click", () => page.close());
+  page.querySelector(".back").addEventListener("click", () => page.close());
+  const code = page.querySelector(".code");
+  code.addEventListener("click", () => {
+    frame.contentDocument.getElementById("preview-button").click(); // marimo's own switch
+    code.setAttribute("aria-pressed", code.getAttribute("aria-pressed") === "false");
+  });
+  if (link.dataset.next) {
+    const onward = document.createElement("a");
+    onward.href = link.dataset.next;
+    onward.textContent = `Next: ${link.dataset.nextTitle}`;
+    page.querySelector("header").append(onward);
+  }
   document.body.append(page);
   page.showModal();
   frame.addEventListener("load", () => {
@@ -29,6 +41,7 @@ function openLesson(link) {
     const tell = () => {
       page.dataset.state = root.dataset.tbt;
       status.textContent = root.dataset.tbt === "live" ? "" : root.dataset.tbt;
+      code.hidden = root.dataset.tbt !== "live";
     };
     new MutationObserver(tell).observe(root, {attributeFilter: ["data-tbt"]});
     tell();
