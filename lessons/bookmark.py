@@ -1,9 +1,10 @@
 """A lesson's bookmark: it remembers which act the reader has come to, and goes back there.
 
 A script in a frame of no height, since a notebook open for editing runs no other. It counts the
-page's headings of second rank (the acts) and writes the one at the top of the window into a cookie
-of its own, "3-8" for the third of eight, which the home page reads: browsers share cookies between
-the ports of a machine. It asks nobody and sends nothing elsewhere.
+page's headings of second rank (the acts) and writes into a cookie of its own where the reader is
+and how far they ever came: "3-8-5" is the third of eight, after the fifth was seen. The home page
+reads it: browsers share cookies between the ports of a machine. It asks nobody and sends nothing
+elsewhere.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SCRIPT = """<script>
   const acts = () => [...doc.querySelectorAll("h2")].filter((h) => h.offsetParent !== null);
   const written = doc.cookie.split("; ").find((c) => c.startsWith(cookie + "="));
   const wanted = written ? parseInt(written.split("=")[1]) : 0;
+  let furthest = written ? parseInt(written.split("-")[2]) || 0 : 0;
   let isReturning = wanted > 0, isDue = false;
   const stay = () => { isReturning = false; };
   for (const kind of ["wheel", "touchstart", "keydown", "pointerdown"])
@@ -45,9 +47,11 @@ SCRIPT = """<script>
     isDue = false;
     if (isReturning) return;
     const all = acts();
-    const passed = all.filter((h) => h.getBoundingClientRect().top < page.innerHeight / 2);
+    const above = (y) => all.filter((h) => h.getBoundingClientRect().top < y).length;
+    const act = above(page.innerHeight / 2);
+    furthest = Math.max(furthest, above(page.innerHeight));
     const kept = "path=/; max-age=31536000; samesite=lax";
-    if (all.length) doc.cookie = `${cookie}=${passed.length}-${all.length}; ${kept}`;
+    if (all.length) doc.cookie = `${cookie}=${act}-${all.length}-${furthest}; ${kept}`;
   };
   doc.addEventListener("scroll", () => {
     if (!isDue) page.setTimeout(mark, 300);

@@ -1,7 +1,9 @@
 """How the parts of a lesson look: its head, its quizzes, a lab in the page. CSS, and nothing else.
 
-Colours are those of `svg.PALETTE`. The notebook's own page stays marimo's, but for one thing: open
-for editing, it would put all that is higher than 610 pixels behind a scroll bar of its own.
+Colours are those of `svg.PALETTE`. The notebook's own page stays marimo's, but for three things.
+Open for editing, it would put all that is higher than 610 pixels behind a scroll bar of its own,
+and show half a line of each cell's hidden code (here: under the pointer only). Its tables would
+flash yellow.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ border-bottom:1px solid var(--tt-line)}
 .tt-counters b{display:block;overflow-wrap:anywhere;font:600 30px/1.2 var(--tt-mono)}
 .tt-counters span{color:var(--tt-muted);font-size:14px}
 .marimo-cell.interactive .output-area.output-area{max-height:none}
+.marimo-cell:not(:hover,:focus-within) .tray .cm.opacity-20{visibility:hidden}
+.markdown table tbody tr:hover{background:none!important}
 """
 
 

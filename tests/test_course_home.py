@@ -94,7 +94,7 @@ def test_a_lesson_without_a_lab_is_done_when_it_is_read_to_its_end(course):
     passed(course, "first_token", "paged_blocks")
     assert course.state().next.lesson.slug == "thoughts"
     course.places().open("06_thoughts")
-    course.places().mark("06_thoughts", "8-8")
+    course.places().mark("06_thoughts", "7-8-8")
     assert course.state().next is None
 
 
@@ -112,11 +112,11 @@ def test_the_command_of_a_lab_is_the_next_thing_to_type(course):
 def test_places_are_kept_and_nonsense_changes_nothing(tmp_path):
     places = Places(tmp_path)
     places.open("05_paged_blocks")
-    places.mark("05_paged_blocks", "3-8")
-    for nonsense in ("", "9-8", "x-8", "-1-8", "3-8; path=/", "1e3-8"):
+    places.mark("05_paged_blocks", "3-8-5")
+    for nonsense in ("", "3-8", "9-8-9", "4-8-9", "4-8-3", "x-8-8", "3-8-5; path=/", "1e3-8-8"):
         places.mark("05_paged_blocks", nonsense)
     again = Places(tmp_path)
-    assert (again["05_paged_blocks"].act, again["05_paged_blocks"].num_acts) == (3, 8)
+    assert again["05_paged_blocks"].mark == "3-8-5"
     assert again.latest() == "05_paged_blocks"
 
 
@@ -196,13 +196,23 @@ def test_what_the_bookmark_wrote_is_on_the_page_and_outlives_the_browser(course)
     with served(course) as (home, browser):
         browser.get(f"/?key={home.key}")
         browser.get("/open/05_paged_blocks")
-        browser.cookies["place_05_paged_blocks"] = "3-8"
-        assert "read to act 3 of 8" in browser.get("/").text
+        browser.cookies["place_05_paged_blocks"] = "2-8-3"
+        assert "You have read to act 3 of 8" in browser.get("/").text
         other = Client(home.port)
         other.get(f"/?key={home.key}")
         assert "read to act 3 of 8" in other.get("/").text
         other.get("/open/05_paged_blocks")
-        assert other.cookies["place_05_paged_blocks"] == "3-8"
+        assert other.cookies["place_05_paged_blocks"] == "2-8-3"
+
+
+def test_whoever_saw_the_last_act_has_read_to_the_end_wherever_they_are_now(course):
+    """And of a lesson that was opened only, the page says a whole sentence."""
+    with served(course) as (home, browser):
+        browser.get(f"/?key={home.key}")
+        browser.get("/open/05_paged_blocks")
+        assert "You have opened it." in browser.get("/").text
+        browser.cookies["place_05_paged_blocks"] = "6-8-8"
+        assert "You have read to the end." in browser.get("/").text
 
 
 def test_nobody_without_the_key_sees_anything(course):
@@ -366,6 +376,7 @@ def test_without_a_terminal_it_shows_that_the_lessons_work_and_ends(checkout):
     assert done.returncode == 0, done.stderr
     assert "ok  the home page lists the lessons: 1" in done.stdout
     assert "ok  lesson 01 runs from top to bottom" in done.stdout and "Stopped." in done.stdout
+    assert Places(checkout / "labs" / "mine").latest() is None, "the reader opened nothing"
     notebook = checkout / "lessons" / "01_first_token.py"
     notebook.write_text(
         notebook.read_text()

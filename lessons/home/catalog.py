@@ -65,14 +65,16 @@ class Entry:
 
     @property
     def is_read(self) -> bool:
-        return 0 < self.place.num_acts == self.place.act
+        return 0 < self.place.num_acts == self.place.furthest
 
     @property
     def lesson_status(self) -> str:
         if not self.place.opened:
             return ""
-        if self.place.num_acts and self.place.act:
-            return f"read to act {self.place.act} of {self.place.num_acts}"
+        if self.is_read:
+            return "read to the end"
+        if self.place.furthest:
+            return f"read to act {self.place.furthest} of {self.place.num_acts}"
         return "opened"
 
     @property

@@ -1,4 +1,4 @@
-"""Where the reader was: the lesson opened last, and the act they had come to in each.
+"""Where the reader was: the lesson opened last, and in each the act they are at and came to.
 
 One small readable file beside the labs' progress, `labs/mine/lessons.json`. Losing it loses
 little, so one that cannot be read is begun anew.
@@ -15,19 +15,21 @@ from pathlib import Path
 
 VERSION = 1
 NAME = "lessons.json"
-MARK = re.compile(r"(\d{1,3})-(\d{1,3})")
+MARK = re.compile(r"(\d{1,3})-(\d{1,3})-(\d{1,3})")
 
 
 @dataclass
 class Place:
     opened: str = ""  # when last
-    act: int = 0  # the heading they had come to; 0: the top
+    act: int = 0  # the heading they are at; 0: the top
     num_acts: int = 0
+    furthest: int = 0  # the last heading that they ever saw
 
     @property
     def mark(self) -> str:
-        """As the lesson's bookmark writes it: "3-8" is the third heading of eight."""
-        return f"{self.act}-{self.num_acts}"
+        """As the lesson's bookmark writes it: "3-8-5" is the third heading of eight, after the
+        fifth was seen."""
+        return f"{self.act}-{self.num_acts}-{self.furthest}"
 
 
 class Places:
@@ -54,10 +56,13 @@ class Places:
     def mark(self, name: str, mark: str) -> None:
         """What a bookmark wrote; anything else changes nothing."""
         found = MARK.fullmatch(mark)
-        if not found or int(found[1]) > int(found[2]) or self[name].mark == mark:
+        if not found or self[name].mark == mark:
+            return
+        act, num_acts, furthest = map(int, found.groups())
+        if not act <= furthest <= num_acts:
             return
         place = self.places.setdefault(name, Place())
-        place.act, place.num_acts = int(found[1]), int(found[2])
+        place.act, place.num_acts, place.furthest = act, num_acts, furthest
         self.save()
 
     def latest(self) -> str | None:
