@@ -122,11 +122,14 @@ def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int
         say(report.summary(info, outcomes), "passed")
         say(f"\n  yours beside the reference's   python -m labs diff {info.slug}")
         say("  the engine on your code        python -m labs mine chat")
+        if info.number:
+            say("  the lesson on your code        press `look again` in its act 6")
         say("  what comes next                python -m labs\n")
     if not failed:
         return 0
     # While it watches, hints would be used up by saving.
-    hint = None if failed[0].is_starter or args.watch else learner.next_hint(info)
+    is_hinted = not (failed[0].is_starter or failed[0].is_endless or args.watch)
+    hint = learner.next_hint(info) if is_hinted else None
     say(report.failure(failed[0], hint, args.verbose))
     say(f"\n  again    python -m labs check {info.slug} --seed {seed}")
     say(f"  stuck?   python -m labs hint {info.slug}")

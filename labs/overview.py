@@ -6,15 +6,18 @@ from collections.abc import Iterator
 
 from .learner import Learner
 from .manifest import LabInfo
-from .report import wrapped
+from .report import counted, wrapped
 
 MARKS = {"passed": "[x]", "under way": "[~]", "skipped": "[-]", "open": "[ ]"}
 BAR = 20  # columns
 
 
 def next_lab(learner: Learner) -> LabInfo | None:
-    """The lab under way, or else the first that is neither passed nor skipped."""
+    """The lab under way, or else the first that is neither passed nor skipped. Lab 00 shows how
+    labs work: whoever has passed another knows."""
     todo = [lab for lab in learner.labs if state(learner, lab) in ("under way", "open")]
+    if any(learner.progress[lab.slug].passed for lab in learner.labs):
+        todo = [lab for lab in todo if lab.number or learner.has_started(lab)] or todo
     under_way = [lab for lab in todo if state(learner, lab) == "under way"]
     return (under_way or todo or [None])[0]
 
@@ -34,7 +37,7 @@ def said(learner: Learner, info: LabInfo, upcoming: LabInfo | None) -> str:
     entry, now = learner.progress[info.slug], state(learner, info)
     if now == "passed":
         num = len(entry.further)
-        return f"passed, {num} further too" if num else "passed"
+        return f"passed, and {counted(num, 'further function')}" if num else "passed"
     if now == "under way" and entry.num_passing:
         return f"under way, {entry.num_passing} test{'s' * (entry.num_passing != 1)} pass"
     if now == "open":

@@ -86,11 +86,15 @@ def summary(info: LabInfo, outcomes: Sequence[Outcome]) -> str:
     """The line under a lab whose core passes."""
     more = [o for o in outcomes if o.further]
     text = f"{info.slug}: all {len(outcomes) - len(more)} tests pass."
-    num_passed = sum(o.passed for o in more)
+    num_passed, tests = sum(o.passed for o in more), counted(len(more), "test")
     if more and num_passed == len(more):
-        text += f" So do the {num_passed} of further work."
+        text += f" Of further work too: {tests}."
     elif any(o.status == "failed" for o in more):
-        text += f" Of the {len(more)} of further work {num_passed} do so far."
+        text += f" Of further work so far: {num_passed} of {tests}."
     elif more:
-        text += f" {len(more)} more are further work, if you like."
+        text += f" There is further work, if you like: {tests}."
     return text
+
+
+def counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"

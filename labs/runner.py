@@ -43,6 +43,7 @@ class Outcome:
     printed: str = ""
     seconds: float = 0.0
     is_starter: bool = False  # it failed because a hole is not written yet
+    is_endless: bool = False  # it was stopped: a hint about its contract would lead astray
     drew: bool = False  # another seed may give another outcome
 
     @property
@@ -153,6 +154,7 @@ def run_test(test: Callable, judge: Judge, lab: Lab, clock: Clock, outcome: Outc
         except TimeUp as late:
             clock.num_time_ups += 1
             outcome.says = f"Your code did not answer within {late}. Is there a loop without end?"
+            outcome.is_endless = True
         except EOFError:
             outcome.printed = child.printed()
             outcome.says = gone(child.end())
@@ -211,6 +213,7 @@ def say_raised(outcome: Outcome, error: Raised, composed: Composed | None) -> No
         outcome.says = "Your code called exit. A lab returns values and leaves ending to others."
     elif error.kind == "StepLimit":
         outcome.says = f"Your code ran {error.text} and more. Is there a loop without end?"
+        outcome.is_endless = True
     elif "RecursionError" in error.bases:
         outcome.says = "Your code called itself too deeply (RecursionError)."
     elif "OSError" in error.bases and "File too large" in error.text:

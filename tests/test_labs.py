@@ -164,8 +164,8 @@ def test_a_lab_is_passed_by_its_core_whatever_came_of_further_work(labs):
     write_right(labs.mine, PAGED)
     write_right(labs.mine, PAGED, "wrong", "one_block_by_riddle")
     status, out = labs("check", "paged_blocks")
-    assert status == 1 and "all 10 tests pass. Of the 3 of further work 0 do so far." in out
-    assert "NOT YET" in out and "Hint 1 of 3" in out and re.search("13 .* ok", out)
+    assert status == 1 and "all 10 tests pass. Of further work so far: 0 of 5 tests." in out
+    assert "NOT YET" in out and "Hint 1 of 3" in out and re.search("10 .* ok", out)
     assert re.search(r"\[x\] 05 .*passed$", labs()[1], re.M)
     assert "your engine: BlockPool.allocate, BlockPool.release, slot_mapping\n" in labs("mine")[1]
 
@@ -235,6 +235,32 @@ def test_a_newcomer_is_told_what_to_type_next_at_every_point(labs):
         status, out = labs("check")
         assert status == 0 and "pass." in out, out
     assert "python -m labs mine chat" in labs()[1]
+
+
+def test_who_has_passed_a_lab_is_not_sent_back_to_how_labs_work(labs):
+    for lab in (find_lab("first_token", LABS), PAGED):
+        labs("start", lab.slug)
+        write_right(labs.mine, lab)
+        status, out = labs("check", lab.slug)
+        assert status == 0 and "press `look again`" in out
+    assert "passed, and 2 further functions" in labs()[1] and "3 further" not in labs()[1]
+    assert labs()[1].split("Type next:")[1].split()[:5] == [
+        "python", "-m", "labs", "start", "continuous_batching",
+    ]  # fmt: skip
+    labs("start", "practice")
+    assert "python -m labs check practice" in labs()[1]
+
+
+def test_a_loop_without_end_gets_no_hint(labs):
+    labs("start", "practice")
+    path = labs.mine / "00_practice" / "outputs.py"
+    text = path.read_text()
+    hole = re.search(r"^ +raise NotImplementedError.*$", text, re.M)[0]
+    path.write_text(text.replace(hole, "        while True:\n            pass"))
+    status, out = labs("check", "practice")
+    assert status == 1 and "Is there a loop without end?" in out
+    assert "Hint" not in out and "python -m labs hint" in out
+    assert "Hint 1 of 3" in labs("hint", "practice")[1]
 
 
 def test_the_map_shows_parts_minutes_and_states_in_words_and_marks(labs):

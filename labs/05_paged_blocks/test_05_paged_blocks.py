@@ -162,84 +162,7 @@ def test_8_maps_positions_through_the_table(lab):
         lab.call(mapping, (7, 2), 6, 3, 4)
 
 
-def grown(lab, num_blocks, size, cache="prefix_cache.NoCache"):
-    """A manager, and a request with an empty table."""
-    made = lab.new(f"kvcache.{cache}", size)
-    kv = lab.new("kvcache.kv_cache_manager.KVCacheManager", num_blocks, size, made)
-    return kv, lambda name, tokens: start(lab, kv, name, tokens)
-
-
-def start(lab, kv, name, tokens):
-    asked = lab.new("request.Request", request(name, tokens, 1))
-    kv.attach(asked, [])
-    return asked
-
-
-@further("blocks_needed", "KVCacheManager.allocate_slots")
-def test_9_a_request_owns_exactly_the_blocks_its_tokens_need(lab):
-    needed = "kvcache.block_table.blocks_needed"
-    for owned, tokens, size in ((0, 0, 4), (0, 1, 4), (0, 4, 4), (0, 5, 4), (2, 8, 4), (2, 9, 4),
-                                (5, 8, 4), (0, 7, 1), (1, 7, 3)):  # fmt: skip
-        blocks = 0
-        while (owned + blocks) * size < tokens:
-            blocks += 1
-        lab.same(lab.call(needed, owned, tokens, size), blocks,
-                 f"A request owns {owned} blocks of {size} tokens and will hold {tokens} tokens: "
-                 f"so many more it needs.")  # fmt: skip
-    for size in (1, 3, 16):
-        kv, begin = grown(lab, 60, size)
-        asked, num_tokens = begin("a", range(40)), 0
-        for num_new in (1, 3, 1, 4, 7, 16, 2):
-            new = kv.allocate_slots(asked, num_new)
-            lab.true(isinstance(new, list), "There is room: the new block ids come back as a list.",
-                     got=new)  # fmt: skip
-            num_tokens += num_new
-            asked.num_computed_tokens = num_tokens
-            table = kv.tables["a"].block_ids
-            lab.same(
-                len(table), -(-num_tokens // size),
-                f"The request has {num_tokens} tokens now (the last {num_new} are new) in blocks "
-                f"of {size}. So many blocks it owns.", draw.block_table(table[:12], min(size, 4)),
-            )  # fmt: skip
-            lab.same(table[len(table) - len(new) :], new, "What is returned is what was added.")
-
-
-@further("blocks_needed", "KVCacheManager.allocate_slots")
-def test_10_an_allocation_that_does_not_fit_changes_nothing(lab):
-    kv, begin = grown(lab, 6, 4)
-    asked = begin("a", range(40))
-    kv.allocate_slots(asked, 9)
-    asked.num_computed_tokens = 9
-    before = kv.tables["a"].block_ids
-    got = kv.allocate_slots(asked, 13)
-    says = "Two blocks are free, and 13 more tokens take three. The answer is None"
-    lab.same(got, None, says + ".", picture(kv.pool))
-    lab.same(kv.tables["a"].block_ids, before, says + ", and the table is as before.")
-    lab.same(kv.pool.num_free, 2, says + ", and the pool is as before.", picture(kv.pool))
-    got = kv.allocate_slots(asked, 11)
-    lab.true(isinstance(got, list) and len(got) == 2,
-             "Two blocks are free, and 11 more tokens take two: that fits.", got=got)  # fmt: skip
-
-
-@further("KVCacheManager.allocate_slots")
-def test_11_blocks_that_the_cache_could_give_up_are_room(lab):
-    kv, begin = grown(lab, 6, 4, "hash_cache.HashCache")
-    first = begin("a", range(20))
-    kv.allocate_slots(first, 20)
-    first.num_computed_tokens = 20
-    kv.publish(first)
-    kv.free(first)
-    second = begin("b", range(50, 62))
-    got = kv.allocate_slots(second, 12)
-    lab.true(
-        isinstance(got, list) and len(got) == 3,
-        "All five blocks are kept by the prefix cache, and nobody reads them. A new request needs "
-        "three: the cache has to give way.", picture(kv.pool, "LOST here: kept by the cache"),
-        expected="three block ids", got=got,
-    )  # fmt: skip
-
-
-def test_12_nothing_is_lost_in_a_thousand_random_steps(lab):
+def test_9_nothing_is_lost_in_a_thousand_random_steps(lab):
     ops = [(lab.random.choice(("take", "share", "leave", "leave")), lab.random.randrange(100))
            for _ in range(1000)]  # fmt: skip
     wrong, num_done, _ = play(lab, ops)
@@ -332,7 +255,7 @@ def replay(lab, ops):
     return kept[-1]
 
 
-def test_13_the_engine_writes_the_same_text_on_your_blocks(lab):
+def test_10_the_engine_writes_the_same_text_on_your_blocks(lab):
     slots = "kvcache.block_table.slot_mapping"
     engine = ToyEngine(
         lab, num_blocks=24, block_size=4, budget=12,
@@ -363,3 +286,146 @@ def shuffle(lab, pool):
     for block_id in ids:
         pool.release([block_id])
     pool.given_up = []
+
+
+def grown(lab, num_blocks, size, cache="prefix_cache.NoCache"):
+    """A manager, and a request with an empty table."""
+    made = lab.new(f"kvcache.{cache}", size)
+    kv = lab.new("kvcache.kv_cache_manager.KVCacheManager", num_blocks, size, made)
+    return kv, lambda name, tokens: start(lab, kv, name, tokens)
+
+
+def start(lab, kv, name, tokens):
+    asked = lab.new("request.Request", request(name, tokens, 1))
+    kv.attach(asked, [])
+    return asked
+
+
+@further("blocks_needed", "KVCacheManager.allocate_slots")
+def test_11_a_request_owns_exactly_the_blocks_its_tokens_need(lab):
+    needed = "kvcache.block_table.blocks_needed"
+    for owned, tokens, size in ((0, 0, 4), (0, 1, 4), (0, 4, 4), (0, 5, 4), (2, 8, 4), (2, 9, 4),
+                                (5, 8, 4), (0, 7, 1), (1, 7, 3)):  # fmt: skip
+        blocks = 0
+        while (owned + blocks) * size < tokens:
+            blocks += 1
+        lab.same(lab.call(needed, owned, tokens, size), blocks,
+                 f"A request owns {owned} blocks of {size} tokens and will hold {tokens} tokens: "
+                 f"so many more it needs.")  # fmt: skip
+    for size in (1, 3, 16):
+        kv, begin = grown(lab, 60, size)
+        asked, num_tokens = begin("a", range(40)), 0
+        for num_new in (1, 3, 1, 4, 7, 16, 2):
+            new = kv.allocate_slots(asked, num_new)
+            lab.true(isinstance(new, list), "There is room: the new block ids come back as a list.",
+                     got=new)  # fmt: skip
+            num_tokens += num_new
+            asked.num_computed_tokens = num_tokens
+            table = kv.tables["a"].block_ids
+            lab.same(
+                len(table), -(-num_tokens // size),
+                f"The request has {num_tokens} tokens now (the last {num_new} are new) in blocks "
+                f"of {size}. So many blocks it owns.", draw.block_table(table[:12], min(size, 4)),
+            )  # fmt: skip
+            lab.same(table[len(table) - len(new) :], new, "What is returned is what was added.")
+
+
+@further("blocks_needed", "KVCacheManager.allocate_slots")
+def test_12_tokens_on_their_way_have_their_place_already(lab):
+    for size in (1, 4, 16):
+        kv, begin = grown(lab, 60, size)
+        asked = begin("a", range(60))
+        kv.allocate_slots(asked, 6)
+        asked.num_in_flight_tokens = 6
+        for num_computed, in_flight, num_new in ((0, 6, 5), (6, 5, 8), (11, 8, 2), (19, 2, 14)):
+            asked.num_computed_tokens, asked.num_in_flight_tokens = num_computed, in_flight
+            kv.allocate_slots(asked, num_new)
+            num_tokens = num_computed + in_flight + num_new
+            lab.same(
+                len(kv.tables["a"].block_ids), -(-num_tokens // size),
+                f"Of the request {num_computed} tokens are computed, and {in_flight} are in a step "
+                f"that has not come back. {num_new} more make {num_tokens}, in blocks of {size}. "
+                f"So many blocks it owns.",
+                draw.block_table(kv.tables["a"].block_ids[:12], min(size, 4)),
+            )  # fmt: skip
+
+
+@further("blocks_needed", "KVCacheManager.allocate_slots")
+def test_13_an_allocation_that_does_not_fit_changes_nothing(lab):
+    kv, begin = grown(lab, 6, 4)
+    asked = begin("a", range(40))
+    kv.allocate_slots(asked, 9)
+    asked.num_computed_tokens = 9
+    before = kv.tables["a"].block_ids
+    got = kv.allocate_slots(asked, 13)
+    says = "Two blocks are free, and 13 more tokens take three. The answer is None"
+    lab.same(got, None, says + ".", picture(kv.pool))
+    lab.same(kv.tables["a"].block_ids, before, says + ", and the table is as before.")
+    lab.same(kv.pool.num_free, 2, says + ", and the pool is as before.", picture(kv.pool))
+    got = kv.allocate_slots(asked, 11)
+    lab.true(isinstance(got, list) and len(got) == 2,
+             "Two blocks are free, and 11 more tokens take two: that fits.", got=got)  # fmt: skip
+
+
+@further("KVCacheManager.allocate_slots")
+def test_14_blocks_that_the_cache_could_give_up_are_room(lab):
+    kv, begin = grown(lab, 6, 4, "hash_cache.HashCache")
+    first = begin("a", range(20))
+    kv.allocate_slots(first, 20)
+    first.num_computed_tokens = 20
+    kv.publish(first)
+    kv.free(first)
+    second = begin("b", range(50, 62))
+    got = kv.allocate_slots(second, 12)
+    lab.true(
+        isinstance(got, list) and len(got) == 3,
+        "All five blocks are kept by the prefix cache, and nobody reads them. A new request needs "
+        "three: the cache has to give way.", picture(kv.pool, "LOST here: kept by the cache"),
+        expected="three block ids", got=got,
+    )  # fmt: skip
+
+
+@further("blocks_needed", "KVCacheManager.allocate_slots")
+def test_15_no_room_leaves_tables_queue_and_cache_as_they_were(lab):
+    kv, begin = grown(lab, 6, 4, "hash_cache.HashCache")
+    gone = begin("gone", range(8))
+    kv.allocate_slots(gone, 8)
+    gone.num_computed_tokens = 8
+    kv.publish(gone)
+    kv.free(gone)
+    running, waiting = begin("running", range(20, 40)), begin("waiting", range(50, 70))
+    kv.allocate_slots(running, 8)
+    running.num_computed_tokens = 8
+    unknown = lab.new("request.Request", request("unknown", range(70, 90), 1))
+    before = state_of(kv)
+    for asked, told in (
+        (running, "A request with two blocks"),
+        (waiting, "A request that owns no block yet"),
+        (unknown, "A request that the manager has no table of"),
+    ):
+        try:
+            got = kv.allocate_slots(asked, 20)
+        except Raised as error:
+            if error.kind == "NotImplementedError" or asked is not unknown:
+                raise
+            got = None
+        says = (
+            f"One block is free, and the prefix cache could give up two. {told} asks for 20 more "
+            f"tokens, at least five blocks. The answer is None, and nothing is changed"
+        )
+        lab.same(got, None, says + ".", picture(kv.pool, "LOST here: kept by the cache"))
+        for (what, due), now in zip(before.items(), state_of(kv).values()):
+            lab.same(now, due, f"{says}. But the {what} is not as before.",
+                     picture(kv.pool, "afterwards; LOST here: kept by the cache"))  # fmt: skip
+
+
+def state_of(kv):
+    """All that a call may change, in words."""
+    return {
+        "table of some request": {name: table.block_ids for name, table in kv.tables.items()},
+        "count of readers": kv.pool.ref_cnt,
+        "queue of free blocks": kv.pool.free_ids,
+        "list of blocks that were given up": kv.pool.given_up,
+        "list of blocks that the cache had to forget": kv.evicted,
+        "number of blocks that the cache could give up": kv.cache.num_evictable(),
+    }

@@ -60,7 +60,8 @@ class KVCacheManager:
         request.num_computed_tokens = len(block_ids) * self.block_size
 
     def allocate_slots(self, request: Request, num_new_tokens: int) -> list[int] | None:
-        """Grow the table so that it also holds the next num_new_tokens tokens.
+        """Grow the table so that it also holds the next num_new_tokens tokens, those after the
+        ones that are planned already (computed, or on their way).
 
         Returns the new block ids, often none; or None, and nothing is changed, when there are
         not enough blocks.

@@ -1,4 +1,4 @@
-# fails first: test_11_blocks_that_the_cache_could_give_up_are_room
+# fails first: test_14_blocks_that_the_cache_could_give_up_are_room
 # Counts and takes free blocks only, so a full cache stops the engine.
 
 

@@ -1,4 +1,4 @@
-# fails first: test_9_a_request_owns_exactly_the_blocks_its_tokens_need
+# fails first: test_11_a_request_owns_exactly_the_blocks_its_tokens_need
 # A block whenever the length is 1 past a border: right only for one token at a time.
 
 

@@ -1,4 +1,4 @@
-# fails first: test_9_a_request_owns_exactly_the_blocks_its_tokens_need
+# fails first: test_11_a_request_owns_exactly_the_blocks_its_tokens_need
 # Tokens that fill their blocks exactly get a block more.
 
 

@@ -1,4 +1,4 @@
-# fails first: test_13_the_engine_writes_the_same_text_on_your_blocks
+# fails first: test_10_the_engine_writes_the_same_text_on_your_blocks
 # Keeps results by shape: two requests of the same length get the same slots.
 
 

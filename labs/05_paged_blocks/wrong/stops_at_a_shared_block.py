@@ -1,4 +1,4 @@
-# fails first: test_12_nothing_is_lost_in_a_thousand_random_steps
+# fails first: test_9_nothing_is_lost_in_a_thousand_random_steps
 # Ends the loop at the first block that others still read.
 
 

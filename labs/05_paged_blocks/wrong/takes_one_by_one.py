@@ -1,4 +1,4 @@
-# fails first: test_10_an_allocation_that_does_not_fit_changes_nothing
+# fails first: test_13_an_allocation_that_does_not_fit_changes_nothing
 # Gives up in the middle; the blocks taken by then stay in the table.
 
 
