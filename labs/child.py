@@ -20,6 +20,7 @@ from .wire import Channel, Codec, messages_of
 
 MAX_TEXT = 2_000  # characters of an exception's message that travel
 MAX_FRAMES = 30  # of a traceback
+MAX_HAS = 40  # attributes of an object that was asked for one it has not
 
 
 class Server:
@@ -130,7 +131,19 @@ def described(error: BaseException) -> dict:
         "bases": [c.__name__ for c in type(error).__mro__],
         "text": text,
         "frames": frames[-MAX_FRAMES:],
+        "has": attributes(error),
     }
+
+
+def attributes(error: BaseException) -> list[str]:
+    """What an object of the engine or the judge has, where something else of it was asked for."""
+    try:
+        asked = error.obj if isinstance(error, AttributeError) else None
+        if type(asked).__module__ == "builtins":  # None among them
+            return []
+        return [name for name in dir(asked) if not name.startswith("_")][:MAX_HAS]
+    except Exception:  # its __dir__ is the learner's
+        return []
 
 
 def run(channel_fd: int, output_fd: int, job: dict) -> None:

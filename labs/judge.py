@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from .child import MAX_FRAMES, MAX_TEXT, Server
+from .child import MAX_FRAMES, MAX_HAS, MAX_TEXT, Server
 from .wire import Channel, ChannelError, Codec, messages_of
 
 CALL_S = 2.0  # one question
@@ -45,6 +45,9 @@ class Raised(Exception):
         self.text = str(error.get("text"))[:MAX_TEXT]
         frames = [(str(f), line, str(n)[:MAX_NAME]) for f, line, n in error.get("frames", ())]
         self.frames = [f for f in frames if type(f[1]) is int][-MAX_FRAMES:]
+        has = [str(name)[:MAX_NAME] for name in error.get("has", ())][:MAX_HAS]
+        if has and "AttributeError" in self.bases:
+            self.text = f"{self.text}. It has: {', '.join(has)}."
         super().__init__(f"{self.kind}: {self.text}")
 
 

@@ -150,6 +150,59 @@ def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, childre
             return
 
 
+def told_by(lab, text, number, folder, children):
+    """What one of the lab's tests says of an answer."""
+    answers = answers_of(lab, text, "mine.py")
+    judge = Judge(compose(folder, answers), compose_core(lab, folder, answers), children)
+    (outcome,) = run_lab(lab, judge, 0, tests=[lab_tests(lab.slug)[number - 1]])
+    return outcome
+
+
+FIRST_TOKEN = find_lab("first_token", LABS)
+
+
+ASKED = {  # what a learner may guess: the object, and what it has
+    "self.scheduler.plan(now)": ("Scheduler", "schedule, trace, update_from_output."),
+    "self.executor.run(plan)": ("Executor", "execute_model, sample_tokens."),
+    "self.schedule(now)": ("EngineCore", "abort, add_request, clock, executor, has_unfinished"),
+    "plan.rowz()": ("SchedulerOutput", "connector, copies, "),
+    "[].push(plan)": ("list", ""),
+}
+
+
+@pytest.mark.parametrize("guess", ASKED)
+@pytest.mark.parametrize("apart", [True, False])
+def test_who_asks_for_what_an_object_has_not_is_told_what_it_has(guess, apart, children, tmp_path):
+    (path,) = FIRST_TOKEN.answers("right")
+    line = "        if not plan.is_empty():\n"
+    text = path.read_text(encoding="utf-8").replace(line, f"        {guess}\n{line}")
+    with importable(tmp_path):
+        outcome = told_by(FIRST_TOKEN, text, 7, tmp_path, children if apart else None)
+    kind, has = ASKED[guess]
+    assert f"raised AttributeError: '{kind}' object has no attribute" in outcome.says
+    assert f". It has: {has}" in outcome.says if has else "It has" not in outcome.says
+
+
+def test_a_prompt_that_is_no_list_is_said_to_be_none(children, tmp_path):
+    (path,) = (p for p in FIRST_TOKEN.answers("wrong") if p.stem == "adds_a_list_to_the_prompt")
+    outcome = told_by(FIRST_TOKEN, path.read_text(encoding="utf-8"), 6, tmp_path, children)
+    assert "A prompt may be any sequence, a tuple for one" in outcome.says
+    assert "TypeError" in outcome.got and outcome.trace[-1][2] == "generate_greedy"
+    assert "any sequence" in FIRST_TOKEN.hints[outcome.test][0]
+
+
+def test_a_starter_leaves_to_the_reader_what_the_readme_says_is_the_lab():
+    file = "engine/core.py"
+    text = FIRST_TOKEN.starter((ENGINE / file).read_text(encoding="utf-8"), file)
+    node = find(ast.parse(text), "EngineCore.step")
+    stub = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    assert "Which of them, when, and in which order is the lab." in " ".join(
+        (FIRST_TOKEN.folder / "README.md").read_text(encoding="utf-8").split()
+    )
+    for call in ("schedule", "execute_model", "sample_tokens", "is_empty", "trace"):
+        assert call not in "".join(stub)
+
+
 def test_further_work_half_done_costs_no_test_of_the_core(children, tmp_path):
     (path,) = (p for p in PAGED.answers("wrong") if p.stem == "one_block_by_riddle")
     tests = lab_tests("paged_blocks")[7:]

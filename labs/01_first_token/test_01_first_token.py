@@ -1,6 +1,6 @@
 """Token by token: the loop over a model without memory, then the engine's own step."""
 
-from labs.judge import Wrong
+from labs.judge import Raised, Wrong
 from labs.toy import EOS, ToyEngine, greedy, next_token, text_of
 from minivllm.outputs import EngineCoreOutput, ModelRunnerOutput, Row, SchedulerOutput
 
@@ -103,9 +103,14 @@ def test_6_refuses_an_empty_prompt_and_leaves_the_rest_alone(lab):
         lab.call(GENERATE, lab.lend(model, "__call__"), [], 4, [])
     lab.same(model.asked, [], "For an empty prompt nothing is asked.")
     for prompt in ((3, 1, 4), range(4)):
-        got, _ = generate(lab, prompt, 3)
-        same_text(lab, got, greedy(prompt, 3), "A prompt may be any sequence, a tuple for one: it "
-                  "is read, never changed.")  # fmt: skip
+        says = "A prompt may be any sequence, a tuple for one: it is read, never changed."
+        try:
+            got, _ = generate(lab, prompt, 3)
+        except Raised as error:
+            if not {"TypeError", "AttributeError"} & set(error.bases):
+                raise
+            raise Wrong(says, expected=f"an answer to {prompt}", got=str(error)) from error
+        same_text(lab, got, greedy(prompt, 3), says)
 
 
 ROW = Row("a", 0, (1, 2), 1, table_ids=((1,),))
@@ -115,14 +120,31 @@ GAINED = [EngineCoreOutput("a", (5,), finish_reason="length")]
 
 
 class Rooms:
-    """Scheduler, executor and trace in one: they note who is called, in which order."""
+    """What stands around a step. Each of the three notes here how it is called, so that one list
+    has the order of all."""
 
     def __init__(self, plan=PLAN):
-        self.plan, self.calls = plan, []
+        self.calls = []
+        self.scheduler, self.executor = Scheduler(plan, self.calls), Executor(self.calls)
+        self.trace = Trace(self.calls)
+
+
+class Scheduler:
+    def __init__(self, plan, calls):
+        self.plan, self.calls = plan, calls
 
     def schedule(self, now):
         self.calls.append(("schedule", now))
         return self.plan
+
+    def update_from_output(self, plan, result):
+        self.calls.append(("update_from_output", plan, result))
+        return GAINED
+
+
+class Executor:
+    def __init__(self, calls):
+        self.calls = calls
 
     def execute_model(self, plan):
         self.calls.append(("execute_model", plan))
@@ -131,18 +153,19 @@ class Rooms:
         self.calls.append(("sample_tokens", step))
         return RESULT
 
-    def update_from_output(self, plan, result):
-        self.calls.append(("update_from_output", plan, result))
-        return GAINED
+
+class Trace:
+    def __init__(self, calls):
+        self.calls = calls
 
     def step(self, now, plan, result):
         self.calls.append(("trace.step", now, plan, result))
 
 
 def core_of(lab, rooms, with_trace=False):
-    trace = lab.lend(rooms, "step") if with_trace else None
-    scheduler = lab.lend(rooms, "schedule", "update_from_output", trace=trace)
-    executor = lab.lend(rooms, "execute_model", "sample_tokens")
+    trace = lab.lend(rooms.trace, "step") if with_trace else None
+    scheduler = lab.lend(rooms.scheduler, "schedule", "update_from_output", trace=trace)
+    executor = lab.lend(rooms.executor, "execute_model", "sample_tokens")
     clock = lab.lend(Clock(), "__call__")
     return lab.new("engine.core.EngineCore", scheduler, executor, clock)
 
