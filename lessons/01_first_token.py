@@ -11,8 +11,11 @@ with app.setup(hide_code=True):
     from lessons.glossary import term
     from minivllm.engine.core import EngineCore
     from minivllm.engine.greedy import generate_greedy
-    from minivllm.outputs import ModelRunnerOutput, Row
+    from minivllm.executor.base import Executor
+    from minivllm.metrics.trace import Trace
+    from minivllm.outputs import ModelRunnerOutput, Row, SchedulerOutput
     from minivllm.sampling_params import SamplingParams
+    from minivllm.scheduler.scheduler import Scheduler
 
     LESSON = {
         "number": 1,
@@ -63,7 +66,9 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    beginning = mo.ui.text(FIRST, label="A story begins:", max_length=60, full_width=True)
+    beginning = mo.ui.text(
+        FIRST, label="A story begins (change it, and press Enter):", max_length=60, full_width=True
+    )
     beginning
     return (beginning,)
 
@@ -81,27 +86,26 @@ def _(beginning, llm):
 def _(llm, prompt_ids):
     (_out,) = llm.generate([prompt_ids], SamplingParams(temperature=0, max_tokens=30))
     answer_ids = _out.outputs[0].token_ids
-    press = mo.ui.button(
-        value=0, on_click=lambda n: (n + 1) % (len(answer_ids) + 1), label="Ask for the next token"
-    )
-    _text = mo.md("""
+    is_over = _out.outputs[0].finish_reason == "stop"
+    press = show.Presses("Ask for the next token")
+    _live = show.standing("The button is in the live lesson: press *Run it here*, above.")
+    _text = mo.md(f"""
     That is all a model does: **one token**. Everything that looks like writing is somebody who puts
-    the token at the end and asks again. For a moment, be that somebody.
+    the token at the end and asks again. For a moment, be that somebody. {_live}
     """)
     mo.vstack([_text, press])
-    return answer_ids, press
+    return answer_ids, is_over, press
 
 
 @app.cell(hide_code=True)
-def _(answer_ids, llm, press, prompt, prompt_ids):
+def _(answer_ids, is_over, llm, press, prompt, prompt_ids):
     _new = list(answer_ids[: press.value])
     _ids = [*prompt_ids, *_new]
-    mo.Html(
-        primer.story(prompt, llm.tokenizer.decode(_new))
-        + f"<p class='tt-box'>Tokens that you asked for: {len(_new)}. The next question brings "
-        f"{len(_ids)} tokens, and the model would say:</p>"
-        + primer.scores_svg(primer.look_after(llm, prompt, _ids))
-    )
+    _said = primer.asked(press.value, len(answer_ids), len(_ids), is_over)
+    _shown = primer.story(prompt, llm.tokenizer.decode(_new)) + f"<p class='tt-box'>{_said}</p>"
+    if len(_new) < len(answer_ids):
+        _shown += primer.scores_svg(primer.look_after(llm, prompt, _ids))
+    mo.Html(_shown)
     return
 
 
@@ -133,21 +137,17 @@ def _(guess, llm, prompt, prompt_ids):
         ],
         unit="ms",
         title="Two gaps on this machine",
-        caption=f"Each is the middle one of three runs, just now, for {prompt!r}.",
+        caption=f"The shortest of five runs each, for {prompt!r}. {loop.machine()}.",
     )
     _because = f"""
     Before the first token the model went through all {_num} tokens of the prompt; before the
     second through one, because the engine remembers the rest. Plain Python takes the tokens one
-    by one, so the work stands {_num} to 1; what an engine does besides is the same for both, and
-    makes the times less unlike. A GPU takes a prompt's tokens side by side, and waits for another
+    by one, so the model's work stands {_num} to 1. A clock does not say exactly that: what an
+    engine does besides, the same for both, makes them less unlike, and whatever else this machine
+    did can make either longer. A GPU takes a prompt's tokens side by side, and waits for another
     reason: lesson 02. Make the beginning of the story longer, and look again.
     """
-    mo.vstack(
-        [
-            show.picture(_bars),
-            show.reveal(guess.value, f"{_first / _second:.1f} times", _because),
-        ]
-    )
+    show.reveal(guess.value, f"{_first / _second:.1f} times", _because, _bars)
     return
 
 
@@ -189,8 +189,7 @@ def _(chosen, prompt):
     _llm = loop.load(chosen("entrypoints.llm.LLM"))
     _params = chosen("sampling_params.SamplingParams")
     _params = _params(temperature=0, max_tokens=3, ignore_eos=True)
-    journey = walk.record(_llm, prompt, _params)
-    at = mo.ui.slider(1, len(journey.stops), label="stop", show_value=True, full_width=True)
+    _journey = walk.record(_llm, prompt, _params)
     _text = mo.md(f"""
     **Through the rooms.** Your loop serves one reader. An engine serves many, so it divides the
     work: a {term("scheduler")} decides whose tokens are computed next, an
@@ -198,19 +197,14 @@ def _(chosen, prompt):
     that passes between them are {term("message", "messages")}: numbers, strings, tuples. The
     dashed line is the door between the half that decides and the half that computes.
 
-    Take one request from stop 1 to stop {len(journey.stops)}. Nothing is staged: these are the
-    messages of a run that has just happened, by the step of {chosen.name}. Pause at stop
-    {journey.find("SchedulerOutput", 1)}: the whole prompt goes in. At stop
-    {journey.find("ModelRunnerOutput", 1)}: one number comes out. At stop
-    {journey.find("SchedulerOutput", 2)}: from now on one token goes in, and all else is remembered.
+    Take one request from stop 1 to stop {len(_journey.stops)}: *Next*, or a point of the row, or
+    the arrow keys on it. Nothing is staged: these are the messages of one real run, by the step of
+    {chosen.name}. Pause at stop
+    {_journey.find("SchedulerOutput", 1)}: the whole prompt goes in. At stop
+    {_journey.find("ModelRunnerOutput", 1)}: one number comes out. At stop
+    {_journey.find("SchedulerOutput", 2)}: from now on one token goes in, all else is remembered.
     """)
-    mo.vstack([_text, at])
-    return at, journey
-
-
-@app.cell(hide_code=True)
-def _(at, journey):
-    mo.Html(rooms.page(journey, at.value - 1))
+    mo.vstack([_text, mo.Html(rooms.page(_journey))])
     return
 
 
@@ -231,7 +225,8 @@ def _(seen):
     | without memory: your loop | $p + n - 1$ | $n\,p + n(n-1)/2$ |
     | with memory: the engine | $1$ (for the first: $p$) | $p + n - 1$ |
 
-    The square is at the right: a long answer that becomes twice as long takes four times the work.
+    The first row has a square in it, from $n(n-1)/2$: a long answer that becomes twice as long
+    takes four times the work.
     """)
     mo.vstack([_text, num])
     return (num,)
@@ -255,8 +250,8 @@ def _(llm, num, prompt, prompt_ids):
     _planned = walk.record(llm, prompt, _params).num_computed
     _text = mo.md(f"""
     Does it agree with what runs? For n = 8 the law says {loop.work_without_memory(_p, 8)} without
-    memory and {loop.work_with_memory(_p, 8)} with it. Counted just now: {_asked} in the questions
-    of a loop, {_planned} in the engine's plans.
+    memory and {loop.work_with_memory(_p, 8)} with it. Counted in real runs: {_asked} in the
+    questions of a loop, {_planned} in the engine's plans.
     """)
     mo.vstack([show.picture(_bars), _text])
     return
@@ -289,14 +284,31 @@ def _(lab):
 @app.cell(hide_code=True)
 def _():
     lab_page = show.lab_in_page(LESSON["lab"])
-    _text = mo.md("""
+    _live = show.standing(
+        "In the live lesson (*Run it here*, above) all of it is done in the page."
+    )
+    _text = mo.md(f"""
     ## 6. Build
 
     The lab: `generate_greedy`, which is your loop with two more rules (an empty prompt, an end
     token), and `EngineCore.step`, the four things that a step does. A test that fails shows the
     text that came out beside the text that should have.
+
+    These are the calls that a step is made of, with `self.clock()`, which gives the time, and
+    `plan.step`, a plan's number. Which of them when, and in which order, is the lab. `self.trace`
+    is `None` where nobody wants one. {_live}
     """)
-    mo.vstack([_text, lab_page])
+    _calls = show.calls_of(
+        {
+            "self.trace.step": Trace.step,
+            "self.executor.sample_tokens": Executor.sample_tokens,
+            "self.scheduler.update_from_output": Scheduler.update_from_output,
+            "plan.is_empty": SchedulerOutput.is_empty,
+            "self.executor.execute_model": Executor.execute_model,
+            "self.scheduler.schedule": Scheduler.schedule,
+        }
+    )
+    mo.vstack([_text, _calls, lab_page])
     return (lab_page,)
 
 
@@ -354,10 +366,12 @@ def _(chosen, go, llm, prompt):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    **Without memory, word 200 takes 200 times the work of word 1**, on a laptop and on the
-    largest GPU alike. The engine does not pay it: it keeps something for each token that it has
-    computed, and you saw where, in the blocks of the room `kvcache`. What it keeps, and what that
-    costs, is lesson 03; why a GPU is quick with a prompt all the same, lesson 02.
+    **Without memory, after a prompt of one token, word 200 takes 200 times the work of word 1**
+    ($p + n - 1$ with $p = 1$), on a laptop and on the largest GPU alike. A clock may say more than
+    200, since a token also looks at those before it, which the law leaves out, or less, where a
+    question costs something whatever its length. The engine does not pay it: it keeps something
+    for each token that it has computed, and you saw where, in the blocks of the room `kvcache`.
+    What it keeps, and what that costs, is lesson 03; why a GPU is quick with a prompt, lesson 02.
 
     ## 8. Check and go on
     """)
@@ -366,53 +380,44 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack(
-        [
-            show.quiz(
-                "A model has answered a question. What does it know of it afterwards?",
-                "Nothing: its weights never change while it serves.",
-                "What looks like memory is kept around the model: the text, and the engine's KV.",
-                {"All of it: it has learnt.": "Serving reads weights; learning changes them.",
-                 "The last few tokens.": "Not even those: each call of `step` brings every token."},
-            ),
-            show.quiz(
-                "A prompt has 100 tokens, the answer 50. How many tokens does an engine with "
-                "memory compute?",
-                "149",
-                "100 for the first token of the answer, and one for each of the 49 after it. The "
-                "last one is written and never computed: nobody asks what comes after it.",
-                {"150": "Nearly. What comes after the last token does not matter to anybody.",
-                 "6225": "That is the loop without memory: 50 x 100 + 50 x 49 / 2."},
-            ),
-            show.quiz(
-                "Who chooses the next token?",
-                "The executor, from the model's scores, as the request wants it.",
-                "The model gives scores. `temperature=0` takes the best; lesson 04 draws.",
-                {"The model.": "It gives a score to every token, and chooses none.",
-                 "The scheduler.": "It never sees a score. It gets a token id back."},
-            ),
-            show.quiz(
-                "What passes through the door between deciding and computing?",
-                "Frozen messages of numbers, strings and tuples.",
-                "So either side can be replaced: by a GPU, by plain Python, by a simulation.",
-                {"Tensors.": "They stay behind it. You saw every message of a run: ids, positions.",
-                 "The request's text.": "Text ends at the tokenizer. After it there are only ids."},
-            ),
-            show.quiz(
-                "A step's plan has no rows. May the engine skip it?",
-                "Only if it is empty: it may still tell the executor to forget a request.",
-                "The last stop of your walk was such a plan.",
-                {"Yes, there is nothing to compute.": "Then the executor keeps finished requests.",
-                 "No, never.": "With nothing to compute, forget or move there is no step at all."},
-            ),
-        ]
-    )  # fmt: skip
+    show.quizzes(r"""
+    ? A model has answered a question. What does it know of it afterwards?
+    + Nothing. => Its weights never change while it serves. What looks like memory is kept around
+      the model: the text, and the engine's KV.
+    - All of it: it has learnt from its own answer. => Serving reads weights; learning changes them.
+    - The last few tokens. => Not even those: each call of `step` brings every token.
+
+    ? A prompt has 100 tokens, the answer 50. How many tokens does an engine with memory compute?
+    + 149 => 100 for the first token of the answer, and one for each of the 49 after it. The last
+      one is written and never computed: nobody asks what comes after it.
+    - 150 => Nearly. What comes after the last token does not matter to anybody.
+    - 6225 => That is the loop without memory: 50 x 100 + 50 x 49 / 2.
+
+    ? Who chooses the next token?
+    + The executor, from the model's scores. => As the request wants it: `temperature=0` takes the
+      best, and lesson 04 draws.
+    - The model: what it gives is the token. => It gives a score to every token, and chooses none.
+    - The scheduler. => It never sees a score. It gets a token id back.
+
+    ? What passes through the door between deciding and computing?
+    + Numbers, strings and tuples. => In frozen messages, so either side can be replaced: by a GPU,
+      by plain Python, by a simulation.
+    - Tensors, since the model computes with them. => They stay behind it. You saw every message of
+      a run: ids, positions.
+    - The request's text. => Text ends at the tokenizer. After it there are only ids.
+
+    ? A step's plan has no rows. May the engine skip it?
+    + Only if nothing else is in it. => It may still tell the executor to forget a request, as at
+      the last stop of your walk.
+    - Yes, there is nothing to compute. => Then the executor keeps finished requests.
+    - No, a step always runs. => With nothing to compute, forget or move there is no step at all.
+    """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    mo.md(f"""
     **Elsewhere.** The same step in the engines of the field, as their sources stood in November
     2026:
 
@@ -428,7 +433,9 @@ def _():
     the thread, and what can it still know there? And what would `step` have to return, so that a
     loop could follow the two best continuations and keep the better one?
 
-    **Next**: 02 `roofline`, why the same GPU is busy with a prompt and bored with an answer.
+    **Next** by number is 02 `roofline`, why the same GPU is busy with a prompt and bored with an
+    answer. Lessons 02 to 04 are not written yet: go on with
+    {show.lesson_link("05_paged_blocks", "05, Paged blocks")}, the memory of an engine.
     """)
     return
 

@@ -231,6 +231,21 @@ def story(prompt: str, answer: str, problem: str = "") -> str:
     return f'<div class="tt-story"><p>{escape(prompt)}<mark>{escape(answer)}</mark></p>{said}</div>'
 
 
+def asked(num_presses: int, num_answer: int, num_question: int, is_over: bool) -> str:
+    """What stands below an answer that a reader asks for token by token. num_question: tokens of
+    the next question. is_over: whether the model has ended the answer itself."""
+    said = f"Tokens that you asked for: {min(num_presses, num_answer)}."
+    if num_presses < num_answer:
+        return f"{said} The next question brings {num_question} tokens, and the model would say:"
+    why = (
+        "the model chose its end token, by which it says that it is done"
+        if is_over
+        else f"the model would go on, but this page asks for {num_answer} tokens and no more, "
+        "since each question takes longer than the one before"
+    )
+    return f"{said} Here it ends: {why}. To start again, change the beginning of the story."
+
+
 CSS = """
 .tt-primer{list-style:none;padding:0;margin:1rem 0;display:grid;gap:1.4rem 2rem;
 grid-template-columns:repeat(auto-fill,minmax(min(312px,100%),1fr));counter-reset:tt}

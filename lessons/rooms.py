@@ -21,6 +21,7 @@ from lessons.walk import (
     YOU,
     Stop,
     Walk,
+    names_in,
 )
 
 # room: (column, row, what it is for). The spine stands at the left, its helpers at the right.
@@ -117,12 +118,14 @@ def card(walk: Walk, index: int) -> str:
         tag("tr", tag("th", escape(name), scope="row"), tag("td", _breakable(value)))
         for name, value in stop.fields
     )
+    names = "; ".join(f"<code>{name}</code>: {escape(says)}" for name, says in names_in(stop))
     return tag(
         "div",
         tag("p", f"stop {index + 1} of {len(walk.stops)} · {when(walk, stop)}", class_="tt-when"),
         tag("h4", f"{escape(stop.message)} <small>{stop.source} → {stop.target}</small>"),
         tag("p", escape(stop.says)),
         tag("table", tag("tbody", rows)),
+        tag("p", f"{names}.", class_="tt-when") if names else "",
         class_="tt-card",
     )  # fmt: skip
 
@@ -143,15 +146,33 @@ def when(walk: Walk, stop: Stop) -> str:
     return f"step {stop.step}: {about[stop.kind]}"
 
 
-def page(walk: Walk, index: int) -> str:
-    """Picture and message side by side in HTML, with the whole walk as a table."""
+def page(walk: Walk) -> str:
+    """All stops in HTML, one of them to be seen: a row of points, one each, and beside the picture
+    the ways back and on. It is the browser that steps, so no press waits for Python. Below, the
+    whole walk as a table."""
+    stops = "".join(
+        f'<input type="radio" name="tt-stop" id="tt-stop-{number}" aria-label="stop {number}"'
+        f"{' checked' if number == 1 else ''}><section><nav>{_way(walk, number - 1, 'Back')}"
+        f"<b>{number} of {len(walk.stops)}</b>{_way(walk, number + 1, 'Next')}</nav>"
+        f'<div class="tt-walk"><div>{rooms_svg(walk, number - 1)}</div>'
+        f"{card(walk, number - 1)}</div></section>"
+        for number in range(1, len(walk.stops) + 1)
+    )
     heading, rows = twin(walk)
     return (
-        f'<style>{CSS}</style><div class="tt-walk"><div>{rooms_svg(walk, index)}</div>'
-        f'{card(walk, index)}</div><details class="tt-twin"><summary>all stops as a table</summary>'
+        f'<style>{CSS}</style><div class="tt-stops" role="radiogroup" aria-label="stops" '
+        f"data-search-exclude>{stops}</div>"
+        f'<details class="tt-twin"><summary>all stops as a table</summary>'
         f'<div class="tt-scroll" tabindex="0" role="region" aria-label="Table: all stops">'
         f"{table(heading, rows, 'One request, door by door')}</div></details>"
     )
+
+
+def _way(walk: Walk, number: int, says: str) -> str:
+    """What leads to another stop; at both ends, where nothing follows, the words alone."""
+    if not 1 <= number <= len(walk.stops):
+        return tag("span", says)
+    return f'<label for="tt-stop-{number}">{says}</label>'
 
 
 def twin(walk: Walk) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -179,6 +200,19 @@ def text(walk: Walk, index: int, width: int = WIDTH) -> str:
 
 
 CSS = """
+.tt-stops{display:flex;flex-wrap:wrap;gap:.3rem;margin:1rem 0;color:var(--tt-ink)}
+.tt-stops>input{margin:0;width:18px;height:18px;accent-color:var(--tt-prefill);cursor:pointer}
+.tt-stops>section{order:1;flex:0 0 100%;display:none}
+.tt-stops>input:checked+section{display:block}
+.tt-stops:not(:has(>input:checked))>input:first-of-type+section{display:block}
+.tt-stops nav{display:flex;gap:1rem;align-items:baseline;margin:.5rem 0;
+font:14px/1.5 var(--tt-sans)}
+.tt-stops nav b{min-width:5rem;text-align:center;font-weight:400}
+.tt-stops nav label,.tt-stops nav span{padding:.3rem 1rem;border:1px solid var(--tt-line);
+border-radius:4px;user-select:none}
+.tt-stops nav label{cursor:pointer;background:var(--tt-soft)}
+.tt-stops nav span{color:var(--tt-muted)}
+@media print{.tt-stops>section{display:block}.tt-stops>input,.tt-stops nav{display:none}}
 .tt-walk{display:flex;flex-wrap:wrap;gap:1.2rem 2rem;margin:1rem 0;color:var(--tt-ink)}
 .tt-walk>div:first-child{flex:0 1 312px}
 .tt-walk svg{display:block;max-width:100%;height:auto}

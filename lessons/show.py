@@ -28,7 +28,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -42,14 +41,16 @@ from labs.manifest import ENGINE, LabInfo, all_labs
 from labs.progress import LabProgress, Progress
 
 from . import bookmark, look, svg
-from .lab_page import LabState, lab_command, lab_in_page, lab_result
+from .calls import calls
+from .lab_page import IN_BROWSER, LabState, lab_command, lab_in_page, lab_result
 from .my_code import MINE, Engine, engine, use_my_code
+from .quiz import quiz, quizzes
 from .svg import Drawing, tag
 
 __all__ = [
-    "Engine", "LabState", "column", "counters", "engine", "header", "lab_command", "lab_in_page",
-    "lab_result", "metadata", "picture", "predict", "quiz", "quizzes", "reveal", "show",
-    "unchanged", "use_my_code",
+    "Engine", "LabState", "Presses", "calls_of", "column", "counters", "engine", "header",
+    "lab_command", "lab_in_page", "lab_result", "lesson_link", "metadata", "picture", "predict",
+    "quiz", "quizzes", "reveal", "show", "standing", "unchanged", "use_my_code",
 ]  # fmt: skip
 
 KEYS = (
@@ -198,10 +199,44 @@ def _fold(summary: str, inside: str) -> str:
     return tag("details", tag("summary", escape(summary)), inside)
 
 
+def calls_of(functions: Mapping[str, Callable]) -> mo.Html:
+    """What a hole may call, as `calls` writes it."""
+    return mo.Html(tag("div", _python(calls(functions)), class_="tt-source"))
+
+
 def unchanged(*paths: str) -> mo.Html:
     """Engine files that work with what this lesson builds, and know nothing of it."""
     listed = ", ".join(tag("code", escape(path)) for path in paths)
     return mo.Html(tag("p", f"Unchanged in this lesson: {listed}.", class_="tt-box"))
+
+
+def lesson_link(name: str, text: str) -> str:
+    """HTML: a text that leads to the lesson of this name ("05_paged_blocks"): by the course's home
+    where the notebook was opened from it, on the site to its page. Text alone where no way is
+    known."""
+    if IN_BROWSER:  # not within the frame that runs this lesson
+        return tag("a", escape(text), href=f"../../lessons/{name}.html", target="_top")
+    if not mo.running_in_notebook():
+        return tag("a", escape(text), href=f"{name}.html")
+    if home := bookmark.home_address():
+        return tag("a", escape(text), href=f"{home}open/{name}")
+    return escape(text)
+
+
+def standing(text: str) -> str:
+    """What is said only on a page that stands still, since nobody can click there."""
+    return "" if mo.running_in_notebook() else text
+
+
+class Presses(mo.ui.button):
+    """A button whose value is how often it was pressed. The browser counts, and sends its count;
+    of presses that come faster than cells run, marimo passes only the last one on."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label=label)
+
+    def _convert_value(self, value: int) -> int:
+        return value
 
 
 def predict(
@@ -222,9 +257,9 @@ def predict(
     return slider.form(submit_button_label="This is my guess", bordered=False)
 
 
-def reveal(guess: Any, answer: object, because: str) -> mo.Html:
+def reveal(guess: Any, answer: object, because: str, *drawings: Drawing) -> mo.Html:
     """The answer, beside the guess, once there is one. guess: the control's value. because:
-    Markdown."""
+    Markdown. drawings: what shows it, and would give it away."""
     if guess is None and mo.running_in_notebook():
         text = "Make your guess first: the answer appears here."
         return mo.Html(tag("p", text, class_="tt-box tt-answer"))
@@ -232,49 +267,5 @@ def reveal(guess: Any, answer: object, because: str) -> mo.Html:
     if guess is not None:
         said = tag("p", f"You said {escape(f'{guess}')}.") + said
     inside = tag("div", said, mo.md(because).text, class_="tt-box tt-answer")
+    inside = (picture(*drawings).text if drawings else "") + inside
     return mo.Html(inside if guess is not None else _fold("the answer", inside))
-
-
-def quiz(question: str, right: str, because: str, wrong: Mapping[str, str]) -> mo.Html:
-    """A question that answers back: each choice opens on why it is right, or why not. wrong:
-    choice -> why not."""
-    answers = {right: ("tt-right", f"Yes. {because}")}
-    answers |= {choice: ("tt-wrong", f"No. {why}") for choice, why in wrong.items()}
-    name = f"quiz-{zlib.crc32(question.encode()):08x}"
-    made = [
-        tag("details", tag("summary", _inline(choice)), tag("p", _inline(why)), class_=kind,
-            name=name)
-        for choice, (kind, why) in sorted(answers.items(), key=lambda a: zlib.crc32(a[0].encode()))
-    ]  # fmt: skip
-    asked = tag("p", _inline(question))
-    return mo.Html(tag("div", tag("div", asked, *made, class_="tt-quiz"), class_="tt-box"))
-
-
-def quizzes(text: str) -> mo.Html:
-    """Several quizzes, written as text. A line that begins with ? asks, + is the right choice, -
-    a wrong one, each with its reason behind "=>"; an indented line goes on."""
-    made: list[tuple[str, list[tuple[str, str]]]] = []
-    for line in dedent(text).strip().replace("\n  ", " ").splitlines():
-        mark, said = line[:1], line[1:].strip()
-        if mark == "?":
-            made.append((said, []))
-        elif mark in ("+", "-") and made and "=>" in said:
-            made[-1][1].append((mark, said))
-        elif line.strip():
-            raise ValueError(f"neither a question nor a choice with its reason: {line!r}")
-    return mo.Html("".join(_quiz(question, choices).text for question, choices in made))
-
-
-def _quiz(question: str, choices: Sequence[tuple[str, str]]) -> mo.Html:
-    pairs = [(mark, *map(str.strip, said.split("=>"))) for mark, said in choices]
-    right = [(choice, why) for mark, choice, why in pairs if mark == "+"]
-    if len(right) != 1:
-        raise ValueError(f"{question!r} has {len(right)} right choices; it should have one")
-    wrong = {choice: why for mark, choice, why in pairs if mark == "-"}
-    return quiz(question, *right[0], wrong)
-
-
-def _inline(text: str) -> str:
-    """Text with `code` in it."""
-    parts = escape(text).split("`")
-    return "".join(tag("code", p) if n % 2 else p for n, p in enumerate(parts))

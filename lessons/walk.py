@@ -6,6 +6,7 @@ library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -86,7 +87,7 @@ def record(llm: LLM, prompt: str, params: SamplingParams) -> Walk:
     finally:
         core.trace = core.scheduler.trace = trace
         core.clock = clock
-    return walk_of(lines, gains, prompt, params, engine.tokenizer)
+    return walk_of(lines, gains, prompt, params, engine.tokenizer, core.scheduler.kv.block_size)
 
 
 def walk_of(
@@ -95,12 +96,13 @@ def walk_of(
     prompt: str,
     params: SamplingParams,
     tokenizer: Any,
+    block_size: int,
 ) -> Walk:
     """The trace of one request as a walk, with what each step gave besides."""
     messages = list(read_trace(lines))
     (request,) = (message for kind, message in messages if kind == "add")
     steps = [message for kind, message in messages if kind == "step"]
-    path = Path(len(request.prompt_token_ids))
+    path = Path(len(request.prompt_token_ids), block_size)
     path.way_in(prompt, params, request)
     for (_, plan, result, _), (outputs, reports) in zip(steps, gains, strict=True):
         path.begin(plan)
@@ -117,8 +119,8 @@ def walk_of(
 class Path:
     """The stops so far, with what is written and what is owned by then."""
 
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self.num_prompt_tokens = num_prompt_tokens
+    def __init__(self, num_prompt_tokens: int, block_size: int) -> None:
+        self.num_prompt_tokens, self.block_size = num_prompt_tokens, block_size
         self.stops: list[Stop] = []
         self.step, self.kind, self.answer = 0, NOTHING, ""
         self.block_ids: tuple[int, ...] = ()
@@ -159,8 +161,8 @@ class Path:
         if new_ids:
             self.block_ids += new_ids
             self.add(KVCACHE, SCHEDULER, "block ids", (("block_ids", spell(new_ids)),),
-                     f"Memory for what is computed now: the request owns "
-                     f"{count(self.block_ids, 'block')}.")  # fmt: skip
+                     f"Memory for what is computed now. A block holds {self.block_size} tokens "
+                     f"here, and the request owns {count(self.block_ids, 'block')}.")  # fmt: skip
         self.add(SCHEDULER, EXECUTOR, "SchedulerOutput", fields_of(plan), says_of(row, self.kind))
         came = ("One number comes back: the id of the next token." if sampled
                 else "More of the prompt is to come: nothing is chosen yet.")  # fmt: skip
@@ -203,6 +205,25 @@ def says_of(row: Row, kind: str) -> str:
         return (f"Compute one token, at position {row.start}: the one that was chosen last. What "
                 f"came before is remembered, in the request's blocks.")  # fmt: skip
     return f"{what}, and choose what comes after the last." if row.num_to_sample else f"{what}."
+
+
+# Names that do not explain themselves, as a message has them.
+NAMES = {
+    "temperature": "how much chance has a say in the choice; 0: none",
+    "ignore_eos": "the answer goes on when the model chooses its end token",
+    "start": "the position of the first of token_ids in the request",
+    "num_to_sample": "how many tokens are chosen after this row; 0 while a prompt is in pieces",
+    "table_start": "where in the request's list of blocks table_ids belong, counted from 0",
+    "table_ids": "the blocks that are new in that list; none: it stays as it was",
+    "sampled": "the ids that were chosen, for each row of the plan",
+    "finished_ids": "requests that the executor may forget",
+}
+
+
+def names_in(stop: Stop) -> tuple[tuple[str, str], ...]:
+    """Those of NAMES that a stop shows, each with what it means."""
+    shown = " ".join(f"{name}={value}" for name, value in stop.fields)
+    return tuple((n, says) for n, says in NAMES.items() if re.search(rf"\b{n}=", shown))
 
 
 def fields_of(message: Any) -> Fields:

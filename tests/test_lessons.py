@@ -18,7 +18,7 @@ from printed import commands_in, in_code, shell
 
 from labs.manifest import LabInfo, all_labs
 from lessons.glossary import GLOSSARY
-from lessons.show import RUNS_ON, metadata
+from lessons.show import RUNS_ON, metadata, quizzes
 
 NOTEBOOKS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 LABS = {lab.slug: lab for lab in all_labs()}
@@ -77,6 +77,22 @@ def test_every_word_that_a_lesson_explains_is_in_the_glossary(notebook):
     assert set(words) <= set(GLOSSARY)
 
 
+@each_lesson
+def test_neither_place_nor_length_gives_an_answer_away(notebook):
+    (text,) = [
+        node.args[0].value
+        for node in ast.walk(ast.parse(notebook.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "show.quizzes"
+    ]
+    choice = re.compile(r'<details[^>]*class="tt-(\w+)"[^>]*><summary>(.*?)</summary>', re.S)
+    asked = [choice.findall(q) for q in quizzes(text).text.split('class="tt-quiz"')[1:]]
+    assert len(asked) == 5 and all(len(choices) == 3 for choices in asked)
+    places = [[kind for kind, _ in choices].index("right") for choices in asked]
+    assert max(map(places.count, places)) <= 2
+    longest = [max(choices, key=lambda c: len(c[1]))[0] for choices in asked]
+    assert longest.count("right") <= 3
+
+
 # -- run from top to bottom
 
 
@@ -129,6 +145,47 @@ def test_a_lesson_names_every_hole_of_its_lab_and_no_file_that_is_not_there(
         assert hole.name.rpartition(".")[2] in shown, f"{hole.name} is not in the lesson"
     for path in re.findall(r"(?<![\w/])(?:minivllm|lessons|labs)/[\w/]+\.(?:py|toml|md)\b", shown):
         assert (ROOT / path).is_file() or "labs/mine" in path, f"{path} is not there"
+
+
+@pytest.mark.slow
+@each_lesson
+def test_a_lesson_leads_to_one_that_is_there_and_says_which_are_not(notebook, tmp_path_factory):
+    shown = "".join(ran(notebook, "reference", tmp_path_factory)["shown"])
+    there = {path.stem[:2]: path.stem for path in NOTEBOOKS}
+    (ending,) = re.findall(
+        r"<(?:span|p)[^>]*>\s*<strong>Next</strong>.*?</(?:span|p)>", shown, re.S
+    )
+    links = re.findall(r'href="(\d\d_\w+)\.html"', ending)
+    assert links and set(links) <= set(there.values()) - {notebook.stem}
+    text = re.sub(r"<[^>]+>", " ", re.sub(r"<(svg|pre|table).*?</\1>", "", shown, flags=re.S))
+    absent = [
+        sentence for sentence in re.split(r"[.:;]\s", text)
+        if "not written yet" in sentence and re.search(r"[Ll]essons? \d\d", sentence)
+    ]  # fmt: skip
+    assert absent
+    for sentence in absent:
+        first, *more = re.findall(r"\b\d\d\b", sentence)
+        last = more[0] if more and f"{first} to {more[0]}" in sentence else first
+        named = [f"{n:02}" for n in range(int(first), int(last) + 1)] + more
+        assert not there.keys() & set(named), sentence
+
+
+@pytest.mark.slow
+@each_lesson
+def test_no_command_of_a_lesson_is_wider_than_its_column(notebook, tmp_path_factory):
+    shown = "".join(ran(notebook, "reference", tmp_path_factory)["shown"])
+    texts = [text for text in in_code(shown) if commands_in(text) and "def " not in text]
+    assert texts and max(len(line) for text in texts for line in text.splitlines()) <= 72
+
+
+@pytest.mark.slow
+def test_the_two_memories_stand_right_below_the_step_that_moves_them(tmp_path_factory):
+    (notebook,) = (path for path in NOTEBOOKS if path.stem == "05_paged_blocks")
+    shown = ran(notebook, "reference", tmp_path_factory)["shown"]
+    (place,) = (n for n, part in enumerate(shown) if "data-stop='160'" in part)
+    assert shown[place].count("<marimo-slider") == 1 and "data-full-width='true'" in shown[place]
+    below = re.sub(r"<style.*?</style>", "", shown[place + 1], flags=re.S)
+    assert below.lstrip().startswith("<figure") and "two memories, slot by slot" in below
 
 
 # -- every command that is printed

@@ -3,6 +3,7 @@ a lab solved in the page or on the reader's machine."""
 
 from __future__ import annotations
 
+import ast
 import html
 import json
 import re
@@ -14,9 +15,11 @@ import pytest
 from labs import browser
 from labs.compose import Answer
 from labs.learner import Learner
-from labs.manifest import all_labs, find_lab
+from labs.manifest import ENGINE, all_labs, find_lab
 from labs.runner import load_tests
 from lessons import lab_page, my_code, show
+from lessons.bars import bars
+from lessons.narrow import WIDTH, narrow
 from minivllm.kvcache.block_pool import BlockPool
 from minivllm.kvcache.block_table import blocks_needed, slot_mapping
 
@@ -168,7 +171,45 @@ def test_source_links_to_where_it_can_be_read(mine, monkeypatch):
     assert re.fullmatch(r"\.\./source/minivllm/kvcache/block_pool\.py/#L\d+", link)
 
 
+def test_what_a_hole_may_call_is_said_from_source():
+    said = text_of(show.calls_of({"self.pool.release": BlockPool.release, "slots": slot_mapping}))
+    lines = [line.strip() for line in said.splitlines()]
+    assert "self.pool.release(block_ids)" in lines
+    assert "slots(table, start, num, block_size) -> list[int]" in lines
+    assert any(line.startswith("# One reader leaves each block") for line in lines)
+
+
+NARROW = [
+    '    """It says in one line what it does, and that line is longer than seventy columns."""',
+    '    """Short.\n\n    A second paragraph whose only line is much too long to stand in the '
+    'narrow column.\n    """',
+    '    """A picture stays as it was drawn, wide as it may be:\n\n        [ ]'
+    ' [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ] [ ]\n    """',
+]
+
+
+@pytest.mark.parametrize("docstring", NARROW)
+def test_a_narrow_text_says_the_same_in_fewer_columns(docstring):
+    code = '    text = "# no comment, however long it is, and however wide the column may be"\n'
+    source = f"def f():\n{docstring}\n    # 1. {'word ' * 20}\n{code}    return text\n"
+    made = narrow(source)
+    was, now = (ast.parse(text).body[0] for text in (source, made))
+    assert ast.get_docstring(now).split() == ast.get_docstring(was).split()
+    assert [ast.dump(node) for node in now.body[1:]] == [ast.dump(node) for node in was.body[1:]]
+    wide = [line for line in made.splitlines() if len(line) > WIDTH]
+    assert [line for line in wide if "[ ]" not in line] == [code.rstrip()]
+    assert narrow(made) == made
+
+
 # Guesses and quizzes.
+
+
+def test_presses_are_counted_however_few_of_them_arrive():
+    press = show.Presses("Ask again")
+    assert press.value == 0
+    for count in (1, 4, 30):  # the browser's own count, of which marimo may leave some out
+        press._update(count)
+        assert press.value == count
 
 
 def test_an_answer_waits_for_its_guess_only_where_one_can_be_made(monkeypatch):
@@ -177,6 +218,30 @@ def test_an_answer_waits_for_its_guess_only_where_one_can_be_made(monkeypatch):
     assert "62%" not in show.reveal(None, "62%", "So it is.").text
     said = text_of(show.reveal(30, "62%", "So **it** is."))
     assert "You said 30." in said and "62%" in said and "So it is." in said
+
+
+def test_what_would_give_an_answer_away_waits_with_it(monkeypatch):
+    drawing = bars([("the first gap", 7.5)], caption="Seven times")
+    assert "Seven times" not in without_folds(show.reveal(None, "7", "So.", drawing))
+    assert "Seven times" in show.reveal(None, "7", "So.", drawing).text
+    monkeypatch.setattr(show.mo, "running_in_notebook", lambda: True)
+    assert "Seven times" not in show.reveal(None, "7", "So.", drawing).text
+    assert "Seven times" in show.reveal(30, "7", "So.", drawing).text
+
+
+def test_a_lesson_leads_to_another_where_there_is_a_way(monkeypatch):
+    def link():
+        return re.findall(r'href="([^"]*)"', show.lesson_link("05_paged_blocks", "Paged <blocks>"))
+
+    assert link() == ["05_paged_blocks.html"] and show.standing("said") == "said"
+    monkeypatch.setattr(show.mo, "running_in_notebook", lambda: True)
+    monkeypatch.delenv("TOKEN_BY_TOKEN_HOME", raising=False)
+    assert link() == [] and show.standing("said") == ""
+    assert show.lesson_link("05_paged_blocks", "Paged <blocks>") == "Paged &lt;blocks&gt;"
+    monkeypatch.setenv("TOKEN_BY_TOKEN_HOME", "http://127.0.0.1:8000/")
+    assert link() == ["http://127.0.0.1:8000/open/05_paged_blocks"]
+    monkeypatch.setattr(show, "IN_BROWSER", True)
+    assert link() == ["../../lessons/05_paged_blocks.html"]
 
 
 def test_a_quiz_answers_each_choice():
@@ -212,12 +277,24 @@ def test_at_home_the_page_says_what_to_type_and_how_far_it_is(mine):
     assert my_code.use_my_code(state).value is False
 
 
-def test_a_lab_that_changed_since_it_passed_does_not_run(passed, mine):
+def test_a_lab_that_changed_since_it_passed_does_not_run_and_the_page_says_so(passed, mine):
     state = lab_page.lab_result(SLUG, 0, in_browser=False)
     assert state.passed and my_code.use_my_code(state).value is True
     path = mine / "05_paged_blocks" / "kvcache" / "block_pool.py"
     path.write_text(path.read_text() + "\n# one more thought\n")
-    assert lab_page.lab_result(SLUG, 0, in_browser=False).status == "under way"
+    state = lab_page.lab_result(SLUG, 0, in_browser=False)
+    assert state.status == "under way"
+    assert "have changed since" in text_of(state) and "passed when" not in text_of(state)
+
+
+def test_how_many_tests_pass_is_said_of_the_last_check(mine):
+    learner = Learner(mine, say=lambda text: None)
+    info = find_lab(SLUG, all_labs())
+    learner.start(info)
+    learner.progress[SLUG].num_passing = 2
+    learner.progress.save()
+    state = lab_page.lab_result(SLUG, 0, in_browser=False)
+    assert "2 tests passed when you last checked" in text_of(state)
 
 
 # The lab, in the page.
@@ -230,6 +307,26 @@ def test_the_page_gives_the_holes_and_nothing_else():
                                                         "slot_mapping"]  # fmt: skip
     assert text.count("raise NotImplementedError") == 3 and "popleft" not in text
     compile(text.replace("Sequence[int]", "list"), "starter", "exec")
+
+
+@pytest.mark.parametrize("info", all_labs(), ids=lambda info: info.slug)
+def test_no_docstring_or_signature_runs_out_of_the_pages_editor(info):
+    text = lab_page.starter(info)
+    wide = [line for line in text.splitlines() if len(line) > 70]
+    assert all(line.lstrip().startswith("raise NotImplementedError") for line in wide), wide
+    engine = [f for file in info.files for f in contracts((ENGINE / file).read_text("utf-8"))]
+    assert contracts(text) and all(contract in engine for contract in contracts(text))
+
+
+def contracts(text):
+    """Name, parameters and docstring of each function, however the lines are broken."""
+    return [(n.name, ast.unparse(n.args), (ast.get_docstring(n) or "").split())
+            for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]  # fmt: skip
+
+
+def test_the_pages_editor_says_that_a_reload_forgets(mine):
+    made = lab_page.lab_in_page(SLUG, in_browser=True)
+    assert "A reload of this page forgets what you wrote" in html.unescape(made.text)
 
 
 @pytest.mark.parametrize("info", all_labs(), ids=lambda info: info.slug)
@@ -286,8 +383,19 @@ def test_a_wrong_answer_is_told_with_its_picture_and_the_next_hint_each_time(min
     said = text_of(state)
     assert not state.passed and "3. takes nothing when short" in said and "NOT YET" in said
     assert "ValueError is raised" in said and "<svg" in state.html and "Hint 1 of 3" in said
-    assert "Hint 2 of 3" in text_of(in_page(TAKES_ANYWAY))
+    assert "Hint 2 of 3" in in_page(TAKES_ANYWAY).html.split("the next hint")[0]
     assert not my_code.engine(True, state, mine).is_mine
+
+
+def test_the_next_hint_is_a_click_away_and_the_last_one_has_no_next(mine):
+    state = in_page(TAKES_ANYWAY)
+    hints = find_lab(SLUG, all_labs()).hints["test_3_takes_nothing_when_short"]
+    folds = state.html.split("<details><summary>the next hint</summary>")
+    assert len(folds) == len(hints) == 3
+    for number, (fold, hint) in enumerate(zip(folds, hints), 1):
+        assert f"Hint {number} of 3: {hint}" in html.unescape(fold)
+    in_page(TAKES_ANYWAY)
+    assert "the next hint" not in text_of(in_page(TAKES_ANYWAY))
 
 
 def test_a_passed_lab_that_is_broken_again_gives_the_reference_back(passed, mine):
@@ -312,7 +420,8 @@ def test_what_cannot_be_composed_is_said_and_changes_nothing(mine, text, says):
 def test_an_endless_loop_is_stopped(mine, monkeypatch):
     monkeypatch.setattr(browser.check, "__defaults__", (0, 20_000))
     loop = RIGHT.replace("ids = [", "while True: n += 1\n        ids = [")
-    assert "Is there a loop without end?" in text_of(in_page(loop))
+    said = text_of(in_page(loop))
+    assert "Is there a loop without end?" in said and "hint" not in said.lower()
 
 
 def test_what_a_learner_raises_is_text_in_the_page(mine):

@@ -4,6 +4,7 @@ model, the reader's loop, and the words that all of them use."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from tiny_models import oracle, random_llama
 from lessons import loop, primer, rooms
 from lessons.draw import DECODE, NOTHING, PREFILL
 from lessons.glossary import GLOSSARY, term
-from lessons.walk import EXECUTOR, KVCACHE, SCHEDULER, Stop, record
+from lessons.walk import EXECUTOR, KVCACHE, NAMES, SCHEDULER, Stop, names_in, record
 from minivllm.engine.greedy import generate_greedy
 from minivllm.entrypoints.llm import LLM
 from minivllm.sampling_params import SamplingParams
@@ -81,6 +82,7 @@ def test_a_request_owns_as_many_blocks_as_its_tokens_need(folder):
     given = [s for s in walk.stops if (s.source, s.target) == (KVCACHE, SCHEDULER)]
     assert sum(len(eval(dict(s.fields)["block_ids"])) for s in given) == len(given[-1].block_ids)
     assert walk.stops[-1].block_ids == ()
+    assert all("A block holds 4 tokens here" in stop.says for stop in given)
     llm.engine.core.scheduler.check()
 
 
@@ -141,6 +143,35 @@ def test_every_stop_has_a_picture_with_a_name_and_a_text_of_80_columns(folder):
         assert [line for line in lines if f"[{stop.target}]" in line]
         for name, _ in stop.fields:
             assert f">{name}</th>" in rooms.card(walk, index)
+
+
+def test_a_name_that_says_little_is_explained_where_it_stands(folder):
+    walk = record(make(folder), TEXT, GREEDY)
+    shown = {name for stop in walk.stops for name, _ in names_in(stop)}
+    assert shown == set(NAMES)
+    for index, stop in enumerate(walk.stops):
+        for name, value in stop.fields:
+            explained = dict(names_in(stop))
+            for said in (n for n in NAMES if n == name or f"{n}=" in value):
+                assert explained[said] == NAMES[said]
+        for name, _ in names_in(stop):
+            assert f"<code>{name}</code>" in rooms.card(walk, index)
+
+
+def test_a_page_steps_through_every_stop_by_itself(folder):
+    walk = record(make(folder), TEXT, GREEDY)
+    shown = rooms.page(walk)
+    count = len(walk.stops)
+    numbers = [int(n) for n in re.findall(r'<input type="radio" [^>]*id="tt-stop-(\d+)"', shown)]
+    assert (
+        numbers == [*range(1, count + 1)] and len(re.findall(r"<input [^>]*checked>", shown)) == 1
+    )
+    ways = {
+        int(number): re.findall(r'<label for="tt-stop-(\d+)">(\w+)</label>', nav)
+        for nav, number in re.findall(r"(<nav>.*?<b>(\d+) of .*?</nav>)", shown, re.S)
+    }
+    assert ways[1] == [("2", "Next")] and ways[count] == [(str(count - 1), "Back")]
+    assert all(ways[n] == [(str(n - 1), "Back"), (str(n + 1), "Next")] for n in range(2, count))
 
 
 def test_an_arrow_goes_down_into_the_executor_and_up_out_of_it():
@@ -251,8 +282,23 @@ def test_the_race_times_each_token_of_both_and_two_single_questions(folder):
     assert len(race.loop) == len(race.engine) == 5 and race.long > race.short > 0
     for picture in race.pictures("said here"):
         assert ElementTree.fromstring(picture.svg(312)).get("role") == "img"
+        assert "now" not in picture.caption  # the site shows it days later
     first, second = loop.first_two(llm, TEXT, num_runs=1)
     assert first > second > 0
+
+
+def test_what_else_a_machine_does_makes_no_gap_longer(monkeypatch):
+    runs = iter([[0.3, 0.04], [0.9, 0.03], [0.2, 0.5]])
+    monkeypatch.setattr(loop, "gaps", lambda *_: next(runs))
+    assert loop.first_two(None, TEXT, num_runs=3) == (0.2, 0.03)
+
+
+def test_an_answer_that_one_asks_for_ends_once_and_says_why():
+    assert "asked for: 3. The next question brings 12 tokens" in primer.asked(3, 30, 12, False)
+    for num_presses in (30, 31, 99):
+        said = primer.asked(num_presses, 30, 39, False)
+        assert "asked for: 30. Here it ends" in said and "this page asks for 30 tokens" in said
+        assert "chose its end token" in primer.asked(num_presses, 5, 14, True)
 
 
 def test_the_law_counts_what_a_loop_asks_and_what_the_engine_plans(folder):
