@@ -5,22 +5,14 @@ app = marimo.App(app_title="05 Paged blocks")
 
 with app.setup(hide_code=True):
     import platform
-    import time
 
     import marimo as mo
 
-    from lessons import bars, draw, show
+    from lessons import draw, show
+    from lessons.block_sizes import law_by_block_size, served_twice, us_a_block
     from lessons.glossary import term
-    from lessons.two_memories import (
-        arrivals,
-        law_by_block_size,
-        serve_contiguous,
-        serve_paged,
-        where_it_went,
-    )
-    from minivllm.bench.arrivals import uniform
-    from minivllm.bench.outcome import deploy, run
-    from minivllm.bench.workload import workload_prefixes
+    from lessons.memory_map import MemoryMaps
+    from lessons.two_memories import arrivals, serve_contiguous, serve_paged, where_it_went
     from minivllm.kvcache.block_pool import BlockPool
     from minivllm.kvcache.block_table import blocks_needed, slot_mapping
     from minivllm.kvcache.kv_cache_manager import KVCacheManager
@@ -33,7 +25,7 @@ with app.setup(hide_code=True):
         "part": "II. Memory",
         "question": "A server has no memory left for a user, and most of its memory is empty. "
         "Where did it go?",
-        "needs": ["kv_cache"],
+        "needs": ["first_token"],
         "reads": [
             "minivllm/kvcache/block_pool.py",
             "minivllm/kvcache/block_table.py",
@@ -61,9 +53,16 @@ def _():
     mo.md(rf"""
     ## 1. A full server that is empty
 
-    A model keeps a key and a value of every {term("token")} it has read: the {term("KV cache")}
-    (for Llama 3 8B in bfloat16, {_spec.bytes_per_token // 1024} KiB a token). Call the room for one
-    token a {term("slot")}.
+    A model remembers nothing from one question to the next (lesson 01). Its engine does: of every
+    {term("token")} that was computed it keeps a **key** and a **value** in each layer of the model,
+    the {term("KV cache")}. Both are lists of numbers. {term("attention", "Attention")}, the part of
+    a model that looks back, finds an earlier token by its key, and takes from it its value. Neither
+    changes afterwards, so nobody needs to compute them twice. For Llama 3 8B, with numbers of 2
+    bytes ({term("bfloat16")}), they are {_spec.bytes_per_token // 1024} KiB for each token. Call
+    the room for one token a {term("slot")}.
+
+    (Lessons 02 to 04 are not written yet, nor are most of the later ones named below. What you need
+    of them is the paragraph above, and one sentence in act 7.)
 
     Here is a small server with {NUM_SLOTS} slots. When a user comes, it sets a run of neighbouring
     slots aside, long enough for the prompt and for the longest answer that this user allows. That
@@ -76,14 +75,15 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    guess = show.predict("How much of the memory holds no token, in percent?", start=30)
+def _(surprise):
+    _free = round(100 * surprise.num_free / NUM_SLOTS)
+    guess = show.predict("How much of the memory holds no token, in percent?", start=_free)
     show.column(
-        mo.md(r"""
+        mo.md(rf"""
     ## 2. Your guess
 
-    Count not only the slots that belong to nobody. Count every slot that holds **no token** at
-    this moment, whoever it is promised to.
+    The slots that belong to nobody are {_free}% already. Count every slot that holds **no token**
+    at this moment, whoever it is promised to.
     """),
         guess,
     )  # fmt: skip
@@ -99,11 +99,11 @@ def _(guess, surprise):
         rf"""
     {NUM_SLOTS - sum(_counted.values())} slots of {NUM_SLOTS} hold a token. The rest, three ways:
 
-    * **reserved**: {_counted[draw.RESERVED]} slots wait for a token that will come, later;
-    * **inside** (internal fragmentation): {_counted[draw.INSIDE]} slots are promised to a token
-      that never comes, because the answer will end before its limit;
-    * **outside** (external fragmentation): {_counted[draw.OUTSIDE]} slots are free, in holes too
-      short for this user (the longest has {surprise.longest_hole}).
+    * **reserved** waste: {_counted[draw.RESERVED]} slots wait for a token that will come, later;
+    * **internal** waste: {_counted[draw.INSIDE]} slots are promised to a token that never comes,
+      because the answer will end before its limit;
+    * **external** waste: {_counted[draw.OUTSIDE]} slots are free, in holes too short for this user
+      (the longest has {surprise.longest_hole}).
 
     Kwon et al., who measured such servers in 2023 (PagedAttention, SOSP), found 20% to 38% of KV
     memory holding tokens.
@@ -114,7 +114,12 @@ def _(guess, surprise):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(rf"""
+    gap = mo.ui.slider(1, 6, value=2, label="steps between users", show_value=True)
+    block_size = mo.ui.slider(
+        steps=[1, 2, 4, 8, 16, 32, 64], value=16, label="slots in a block", show_value=True
+    )
+    show.column(
+        mo.md(rf"""
     ## 3. Two servers, the same users
 
     Both servers have the same memory, and the same {len(arrivals(1))} users come at the same steps.
@@ -124,51 +129,39 @@ def _():
     list of blocks, wherever they lie, and gets the next one when the last is full. They are handed
     out by the engine's own `KVCacheManager` and `BlockPool`, or by yours (act 6).
 
-    *Drag the step and see who is let in. Bring the users closer together. Then change the block
-    size, and look for what grows.*
-    """)
-    return
+    A row of the picture is 64 slots (32 on a narrow screen), and a letter stands where a user's
+    memory begins. *Drag the step and see who is let in. Bring the users closer together. Then make
+    the blocks longer: what grows at the end of each user's memory?*
+    """),
+        gap,
+        block_size,
+    )  # fmt: skip
+    return block_size, gap
 
 
 @app.cell(hide_code=True)
 def _(surprise):
-    step = mo.ui.slider(0, 160, value=surprise.step, label="step", show_value=True)
-    gap = mo.ui.slider(1, 6, value=2, label="steps between users", show_value=True)
-    block_size = mo.ui.slider(
-        steps=[1, 2, 4, 8, 16, 32, 64], value=16, label="slots in a block", show_value=True
-    )
-    mo.vstack([step, gap, block_size])
-    return block_size, gap, step
-
-
-@app.cell(hide_code=True)
-def _(gap):
-    users = arrivals(gap.value)
-    num_steps = users[-1].step + 180
-    contiguous = serve_contiguous(users, NUM_SLOTS, num_steps)
-    return contiguous, num_steps, users
-
-
-@app.cell(hide_code=True)
-def _(block_size, chosen, contiguous, num_steps, users):
-    paged = serve_paged(users, NUM_SLOTS, num_steps, block_size.value, chosen)
-    served = f"{len(contiguous[-1].served)} \u2192 {len(paged[-1].served)}"
-    return paged, served
+    step = mo.ui.slider(0, 160, 1, surprise.step, label="step", show_value=True, full_width=True)
+    step
+    return (step,)
 
 
 @app.cell(hide_code=True)
 def _(block_size, chosen, contiguous, paged, served, step):
     _before, _after = contiguous[step.value], paged[step.value]
     _at_once = [max(len(m.running) for m in moments) for moments in (contiguous, paged)]
+    _maps = (
+        _before.memory("contiguous"),
+        _after.memory(f"paged, on {chosen.name}", block_size.value),
+    )
     show.column(
+        show.picture(MemoryMaps(_maps, "two memories, slot by slot")),
         show.counters({
             "users served in the end": served,
             "at once, at most": f"{_at_once[0]} \u2192 {_at_once[1]}",
             "cut off in mid-answer": f"0 \u2192 {len(paged[-1].cut_off)}",
         }),
         show.picture(
-            _before.memory("contiguous"),
-            _after.memory(f"paged, on {chosen.name}", block_size.value),
             where_it_went(
                 {"contiguous": _before, "paged": _after},
                 "where the slots went",
@@ -180,13 +173,25 @@ def _(block_size, chosen, contiguous, paged, served, step):
 
 
 @app.cell(hide_code=True)
+def _(block_size, chosen, gap):
+    _users = arrivals(gap.value)
+    _num_steps = _users[-1].step + 180
+    contiguous = serve_contiguous(_users, NUM_SLOTS, _num_steps)
+    paged = serve_paged(_users, NUM_SLOTS, _num_steps, block_size.value, chosen)
+    served = f"{len(contiguous[-1].served)} \u2192 {len(paged[-1].served)}"
+    return contiguous, paged, served
+
+
+@app.cell(hide_code=True)
 def _():
     show.column(
         mo.md(r"""
-    *Outside* is gone for good: any free block will do, so no hole is too small. *Reserved* and
-    *inside* shrink to the end of each user's last block.
+    *External* waste is gone for good: any free block will do, so no hole is too small. *Reserved*
+    and *internal* waste shrink to the end of each user's last block. That end is what grows with
+    the block size: in blocks of 64 about 32 slots of a user are empty. (Slots that are *free*
+    are not wasted: whoever comes next may have them.)
 
-    It has a price. A server that promises nothing can run out in mid-answer: then the newest user
+    Promising nothing has a price. A server can run out in mid-answer: then the newest user
     is cut off. Lesson 11 (`preemption`) brings such users back without a word lost.
 
     ## 4. The law
@@ -315,26 +320,26 @@ def _(lab, mine):
 
 @app.cell(hide_code=True)
 def _(chosen, served):
-    _pool = chosen("kvcache.block_pool.BlockPool")
     mo.md(f"""
-    The paged server of act 3 now runs on **{chosen.name}** (its blocks come from
-    `{_pool.__module__}.{_pool.__name__}`). Users served: **{served}**.
+    The paged server of act 3 now runs on **{chosen.name}**. Users served: **{served}**.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(r"""
+    mo.md(rf"""
     ## 7. Measure
 
     What is paging worth on a real machine? An engine whose blocks are as long as the longest
     request it allows *is* a contiguous server: one block each, reserved to the end. So the same
     scheduler, with nothing changed but the block size, gives before and after. Times are
-    **modelled**: Llama 3 8B in 16 bits on an RTX 4090, a step as long as the roofline says.
+    **modelled**: Llama 3 8B in 16 bits on an RTX 4090, a step as long as the {term("roofline")}
+    says: as long as the chip's arithmetic takes, or its memory traffic, whichever is more.
 
     Why should memory buy speed? A step reads all the weights once, for however many users are in
-    it (lesson 02). Memory that is found again becomes users in a step, and so tokens a second.
+    it (that is lesson 02 in a sentence). Memory that is found again becomes users in a step, and so
+    tokens a second.
     """)
     return
 
@@ -349,24 +354,17 @@ def _():
 @app.cell(hide_code=True)
 def _(go):
     mo.stop(mo.running_in_notebook() and not go.value)
-    _load = workload_prefixes(100, prompt_len=uniform(100, 500), output_len=uniform(50, 400))
-    _rates, _running = [], {}
-    for _size in (2048, 16):
-        _gpu = deploy("llama-3-8b", "rtx4090", block_size=_size)
-        _run = run(_load, _gpu, block_size=_size)
-        _tokens = sum(len(r.token_times) for r in _run.records)
-        _rates.append((f"blocks of {_size}", _tokens / _run.makespan_s, draw.DECODE))
-        _most = max(step.num_running for step in _run.steps)
-        _running[f"at once, at most, in blocks of {_size}"] = _most
+    _at_once, _rates = served_twice()
     show.column(
-        show.counters(_running),
-        show.picture(bars.bars(_rates, "tokens/s", "output tokens a second", "Modelled.", 0)),
+        show.counters(_at_once),
+        show.picture(_rates),
         mo.md(r"""
     The same from a shell, one block size at a time:
 
     ```sh
-    minivllm simulate --hardware rtx4090 -m llama-3-8b --rate 0 --requests 100 \
-        --input-len 100-500 --output-len 50-400 --prefixes 0 --prefix-len 0 --block-size 2048
+    minivllm simulate --hardware rtx4090 -m llama-3-8b --rate 0 \
+        --requests 100 --input-len 100-500 --output-len 50-400 \
+        --prefixes 0 --prefix-len 0 --block-size 2048
     ```
     """),
     )  # fmt: skip
@@ -375,11 +373,7 @@ def _(go):
 
 @app.cell(hide_code=True)
 def _(chosen):
-    _pool, _count = chosen("kvcache.block_pool.BlockPool")(1001), 200
-    _started = time.perf_counter()
-    for _ in range(_count):
-        _pool.release(_pool.allocate(50))
-    _us = (time.perf_counter() - _started) / _count / 50 * 1e6
+    _us = us_a_block(chosen("kvcache.block_pool.BlockPool")(1001))
     mo.md(f"""
     And its cost, measured where this page was computed ({platform.system()} {platform.machine()},
     Python {platform.python_version()}, {chosen.name}): handing a block out and taking it back took
@@ -393,9 +387,9 @@ def _():
     show.column(mo.md("## 8. Check, and go on"), show.quizzes(r"""
     ? A user allows 1,000 tokens of answer and stops after 40. Which waste is that, mostly, in a
       contiguous memory?
-    + Inside => The run was promised to tokens that never came. Nobody can know that before the
+    + Internal => The run was promised to tokens that never came. Nobody can know that before the
       answer ends.
-    - Outside => Outside is memory that belongs to nobody, in holes too small. This had an owner.
+    - External => That is memory which belongs to nobody, in holes too small. This had an owner.
     - Reserved => Reserved slots get their token in the end. Most of these never do.
     ? Blocks of 16. A request has 32 tokens and writes one more. How many blocks does it ask for?
     + One => 32 tokens fill two blocks to the last slot. Token 33 opens a third; then the request
@@ -407,13 +401,13 @@ def _():
     - 8 => That is where a contiguous memory that starts at 0 would have it.
     - 11 => 9 + 2 adds a block id and an index. A block begins at slot id x 4.
     ? Five blocks are free and six are asked for. Why must `allocate` take none at all?
-    + Nobody would give the five back => It raises, so the caller never learns which ids were
-      taken. They are lost for good: a leak that shows hours later.
+    + Those five would be lost => It raises, so the caller never learns which ids were taken, and
+      nobody gives them back: a leak that shows hours later.
     - Attention needs all six at once => Attention reads blocks one by one.
     - It would spoil the order of the queue => Order is no reason. The lost blocks are.
     ? Why does `release` give the last block of a request back first?
-    + A prompt's beginning is then reused last => Blocks leave the queue in the order they came. A
-      prefix cache wants the beginning to survive longest: another prompt may begin alike.
+    + So that a prompt's beginning is reused last => Blocks leave the queue in the order they came,
+      and a prefix cache wants the beginning to survive longest: another prompt may begin alike.
     - The last block is only partly full => A block is free or it is not; how full it was does not
       matter.
     - Going backwards is faster => It is not, and it would be no reason.
@@ -423,7 +417,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md(r"""
+    mo.md(f"""
     **How the large engines do it** (read in their repositories, November 2026):
 
     * vLLM: `vllm/v1/core/block_pool.py`, `BlockPool.get_new_blocks` and `free_blocks`. It raises
@@ -441,7 +435,10 @@ def _():
     (`Contiguous` in `lessons/two_memories.py` is yours to change.)
 
     **Next**: your blocks know who reads them, not what is in them. A thousand users send the same
-    system prompt, and you compute it a thousand times. Lesson 06, `prefix_hash`.
+    system prompt, and you compute it a thousand times: that will be lesson 06, `prefix_hash`, which
+    is not written yet. Go on with
+    {show.lesson_link("09_continuous_batching", "lesson 09, Continuous batching")}: there is room
+    for more users now, so who comes into the next step, and who waits?
     """)
     return
 

@@ -416,7 +416,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    mo.md(f"""
     **How the large engines do it** (read in their repositories; stored copies of 2026):
 
     * vLLM, `vllm/v1/core/sched/scheduler.py`: `Scheduler.schedule` has the same two halves, and
@@ -438,7 +438,9 @@ def _():
     its prompt, or one token*. It has three faults. (Who gets the last block? How large is a step
     with 20 newcomers? What becomes of one that was stopped on the way?)
 
-    **Next**: how small should a step be? Lesson 10. And whom to stop when memory ends: lesson 11.
+    **Next**: how small should a step be, and whom to stop when memory ends? Lessons 10 and 11 are
+    not written yet: this is the last one so far. If you came here by another way, see where the
+    blocks come from: {show.lesson_link("05_paged_blocks", "lesson 05, Paged blocks")}.
     """)
     return
 

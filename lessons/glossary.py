@@ -142,8 +142,14 @@ GLOSSARY: dict[str, Entry] = {
     ),
     # memory
     "KV": Entry(
-        "Keys and values: what attention keeps of each past token, in each layer.",
+        "Keys and values, two lists of numbers for each past token in each layer: attention finds "
+        "the token by its key, and takes from it its value.",
         "worker/kv_tensors.py",
+    ),
+    "KV heads": Entry(
+        "The equal parts that a layer's keys and values consist of; several heads of attention may "
+        "read the same one.",
+        "layers/attention.py",
     ),
     "KV cache": Entry(
         "The memory of keys and values, which spares computing past tokens again.",
@@ -188,12 +194,14 @@ GLOSSARY: dict[str, Entry] = {
         "kvcache/kv_cache_manager.py",
     ),
     "fragmentation": Entry(
-        "Memory that is free and of no use: in pieces too small, or promised to somebody who "
-        "does not need it yet."
+        "Memory that holds nothing and is of no use to anybody else: in pieces too small (external "
+        "waste), or promised to a token that never comes (internal waste)."
     ),
-    "internal waste": Entry("Slots of a request's own blocks that hold no token."),
-    "external waste": Entry("Free memory between requests, in pieces too small for the next."),
     "reserved waste": Entry("Memory set aside for a token that will come, but later."),
+    "internal waste": Entry(
+        "Memory that a request owns and that no token ever comes to: behind the end of its answer."
+    ),
+    "external waste": Entry("Free memory between requests, in pieces too small for the next."),
     "prefix cache": Entry(
         "Keeps blocks whose tokens begin many prompts, so that nobody computes them twice.",
         "kvcache/prefix_cache.py",
@@ -243,6 +251,13 @@ GLOSSARY: dict[str, Entry] = {
         "kvcache/host_blocks.py",
     ),
     "policy": Entry("The order in which waiting requests are tried.", "scheduler/policy.py"),
+    "Orca": Entry(
+        "The system of Yu et al. (OSDI 2022), the first to choose its batch anew at every step."
+    ),
+    "bfloat16": Entry(
+        "A number in 16 bits: the range of a 32-bit one, with about three decimal digits."
+    ),
+    "FLOP": Entry("A floating-point operation: one addition or one multiplication."),
     "roofline": Entry(
         "The least time that a step can take: by its arithmetic or by the bytes it moves, "
         "whichever is more.",

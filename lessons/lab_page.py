@@ -30,6 +30,7 @@ from labs.progress import digest
 from labs.runner import Outcome
 
 from . import svg
+from .narrow import WIDTH, narrow
 from .svg import tag
 
 IN_BROWSER = sys.platform == "emscripten"
@@ -60,7 +61,10 @@ def lab_in_page(slug: str, in_browser: bool = IN_BROWSER) -> Any:
             value=0, on_click=lambda n: n + 1, label="I have checked it: look again"
         )
     info = find_lab(slug, Learner(MINE).labs)
-    label = f"The lab {slug}: write the bodies that are missing."
+    label = (
+        f"The lab {slug}: write the bodies that are missing. **A reload of this page forgets what "
+        f"you wrote**: keep a copy of it elsewhere before you close the page."
+    )
     editor = mo.ui.code_editor(starter(info), language="python", min_height=260, label=label)
     return editor.form(submit_button_label="Check my code", bordered=False)
 
@@ -96,9 +100,13 @@ def commands(learner: Learner, info: LabInfo) -> str:
         lab_command(info.slug): "As often as you like.",
         f"python -m labs hint {info.slug}": "When you are stuck.",
     }
+    under_way = f"You have started; {report.counted(entry.num_passing, 'test')} passed when you "
+    under_way += "last checked."
+    if entry.passed:
+        under_way = "The lab had passed, and your files have changed since: check it again."
     said = {
         "passed": "The lab has passed: the pictures of this lesson may run on your code.",
-        "under way": f"You have started; {entry.num_passing} tests pass so far.",
+        "under way": under_way,
         "not started": f"Not started yet. It takes about {info.minutes} minutes.",
     }[status]
     listed = "".join(tag("p", escape(why)) + tag("pre", escape(s)) for s, why in steps.items())
@@ -109,7 +117,8 @@ def commands(learner: Learner, info: LabInfo) -> str:
 
 
 def starter(info: LabInfo) -> str:
-    """The holes of a lab and nothing else: each file's, with the classes around them."""
+    """The holes of a lab and nothing else: each file's, with the classes around them, as narrow
+    as the page's editor."""
     parts = []
     for file in info.files:
         holes = [hole for hole in info.holes_in(file) if not hole.further]
@@ -126,7 +135,18 @@ def starter(info: LabInfo) -> str:
             texts = ["".join(lines[first_line(n) - 1 : n.end_lineno]) for n in found]
             head = f"class {class_name}:\n" if class_name else ""
             parts.append(head + "\n".join(texts if class_name else map(dedent, texts)))
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+    made = narrow("\n\n".join(part.rstrip() for part in parts) + "\n")
+    return "".join(map(_opened, split_lines(made)))
+
+
+def _opened(line: str) -> str:
+    """A function's head whose parameters stand on a line of their own, where it is too wide."""
+    if len(line.rstrip()) <= WIDTH or not line.lstrip().startswith("def "):
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    start, _, rest = line.partition("(")
+    parameters, _, end = rest.rpartition(")")
+    return f"{start}(\n{indent}    {parameters}\n{indent}){end}"
 
 
 def by_file(info: LabInfo, text: str) -> dict[str, str]:
@@ -176,7 +196,8 @@ def told(learner: Learner, info: LabInfo, outcomes: Sequence[Outcome]) -> str:
     if failed is None:
         end = tag("p", tag("b", escape(report.summary(info, outcomes))))
         return tag("div", lines, end, class_="tt-box", role="status")
-    hint = None if failed.is_starter else learner.next_hint(info)
+    is_hinted = not (failed.is_starter or failed.is_endless)
+    hint = learner.next_hint(info) if is_hinted else None
     parts = [tag("p", tag("b", escape(f"{failed.number}. {failed.title}"))),
              tag("p", escape(failed.says))]  # fmt: skip
     if failed.expected is not None or failed.got is not None:
@@ -188,9 +209,16 @@ def told(learner: Learner, info: LabInfo, outcomes: Sequence[Outcome]) -> str:
         where = YOURS if file in info.files else file
         parts.append(tag("p", escape(f"at line {line} of {where}, in {name}")))
     if hint:
-        number, count, text = hint
-        parts.append(tag("p", escape(f"Hint {number} of {count}: {text}")))
+        parts.append(_hints(info.hints[failed.test], hint[0]))
     return tag("div", lines, *parts, class_="tt-box", role="status")
+
+
+def _hints(hints: Sequence[str], number: int) -> str:
+    """A hint, and within a fold those that come after it, each within the one before."""
+    shown = tag("p", escape(f"Hint {number} of {len(hints)}: {hints[number - 1]}"))
+    if number == len(hints):
+        return shown
+    return shown + tag("details", tag("summary", "the next hint"), _hints(hints, number + 1))
 
 
 def _line(outcome: Outcome) -> str:

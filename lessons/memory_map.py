@@ -1,19 +1,25 @@
-"""A memory drawn slot by slot: whose each slot is, and which slots hold nothing."""
+"""A memory drawn slot by slot, or several under one another: whose each slot is, and which slots
+hold nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .draw import DECODE, FREE, INSIDE, OUTSIDE, PREFILL, RESERVED, WIDTH
 
+if TYPE_CHECKING:
+    from .svg import Sheet
+
+BOX, LINE = 13.0, 15.0  # pixels: how high a slot is drawn, and a line of them
 LETTERS = {FREE: ".", OUTSIDE: "x", INSIDE: "-"}
 WORDS = {
     PREFILL: "prompt",
     DECODE: "answer",
     RESERVED: "reserved: a token will come",
-    INSIDE: "inside: none ever comes",
-    OUTSIDE: "outside: free, in a hole too small",
+    INSIDE: "internal: none ever comes",
+    OUTSIDE: "external: free, in a hole too small",
     FREE: "free",
 }
 
@@ -57,7 +63,30 @@ class MemoryMap:
         return ["slots", "whose", "what", "how many"], rows
 
     def svg(self, width: float) -> str:
-        return _svg(self, width)
+        return _svg((self,), width, self.title, self.text())
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMaps:
+    """Several memories in one figure, each under its own title, with one key to all."""
+
+    maps: tuple[MemoryMap, ...]
+    title: str = ""
+
+    @property
+    def caption(self) -> str:
+        return " ".join(memory.caption for memory in self.maps)
+
+    def text(self, width: int = WIDTH) -> str:
+        return "\n\n".join(f"{memory.title}\n{memory.text(width)}" for memory in self.maps)
+
+    def twin(self) -> tuple[list[str], list[list[str]]]:
+        heading, _ = self.maps[0].twin()
+        rows = [[memory.title, *row] for memory in self.maps for row in memory.twin()[1]]
+        return ["memory", *heading], rows
+
+    def svg(self, width: float) -> str:
+        return _svg(self.maps, width, self.title, self.text())
 
 
 def _letter(run: Run) -> str:
@@ -78,32 +107,41 @@ def runs_of(slots: Sequence[tuple[str, str]]) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _svg(memory: MemoryMap, width: float) -> str:
+def _svg(maps: Sequence[MemoryMap], width: float, title: str, description: str) -> str:
     from .svg import Sheet
 
-    per_line = 64 if width > 500 else 32
-    pitch, height = (width - 1) / per_line, 17.0
-    sheet = Sheet(width)
+    sheet, top = Sheet(width), 0.0
+    for memory in maps:
+        if len(maps) > 1:
+            sheet.text(0, top + 13, memory.title, bold=True)
+            top += 20
+        top = _drawn(sheet, memory, top) + 8
+    there = {run.kind for memory in maps for run in memory.runs}
+    sheet.legend({kind: word for kind, word in WORDS.items() if kind in there}, top)
+    return sheet.svg(title, description)
+
+
+def _drawn(sheet: Sheet, memory: MemoryMap, top: float) -> float:
+    """Draw a memory from `top` on. Where it ends."""
+    per_line = 64 if sheet.width > 500 else 32
+    pitch = (sheet.width - 1) / per_line
     for run in memory.runs:
-        named = False
+        is_named = not run.owner
         for start, length in _pieces(run, per_line):
             line, column = divmod(start, per_line)
-            left, top = column * pitch, line * (height + 3)
-            sheet.box(left, top, length * pitch, height, run.kind, radius=1)
-            if run.owner and not named and length * pitch >= 10:
-                sheet.text(left + 3, top + 13, run.owner, mono=True, bold=True, size=12, halo=True)
-                named = True
+            left, above = column * pitch, top + line * LINE
+            sheet.box(left, above, length * pitch, BOX, run.kind, radius=1)
+            if not is_named and length * pitch >= 10:
+                sheet.text(left + 3, above + 11, run.owner, mono=True, bold=True, size=12,
+                           halo=True)  # fmt: skip
+                is_named = True
     if memory.block_size:
         for place in range(memory.block_size, memory.num_slots, memory.block_size):
             line, column = divmod(place, per_line)
             if column:
-                top = line * (height + 3)
-                sheet.line(column * pitch, top, column * pitch, top + height, "muted", 1)
-    there = {run.kind for run in memory.runs}
-    names = {kind: word for kind, word in WORDS.items() if kind in there}
-    num_lines = -(-memory.num_slots // per_line)
-    sheet.legend(names, num_lines * (height + 3) + 8)
-    return sheet.svg(memory.title, memory.text())
+                left, above = column * pitch, top + line * LINE
+                sheet.line(left, above, left, above + BOX, "muted", 1)
+    return top + -(-memory.num_slots // per_line) * LINE
 
 
 def _pieces(run: Run, per_line: int) -> list[tuple[int, int]]:

@@ -24,8 +24,8 @@ from .memory_map import MemoryMap, runs_of
 TOKENS = (draw.PREFILL, draw.DECODE)  # kinds of slots that hold one
 MAX_TOKENS = (96, 160, 224)  # what users allow an answer to take
 NAMES = {
-    draw.PREFILL: "prompt", draw.DECODE: "answer", draw.RESERVED: "reserved", draw.INSIDE: "inside",
-    draw.OUTSIDE: "outside", draw.FREE: "free",
+    draw.PREFILL: "prompt", draw.DECODE: "answer", draw.RESERVED: "reserved",
+    draw.INSIDE: "internal", draw.OUTSIDE: "external", draw.FREE: "free",
 }  # fmt: skip
 
 
@@ -88,7 +88,11 @@ class Moment:
         return round(100 - 100 * self.count(*TOKENS) / len(self.slots))
 
     def memory(self, title: str, block_size: int = 0) -> MemoryMap:
-        caption = f"Step {self.step}, {title}. {self.said} {self.empty_percent}% hold no token."
+        num_wasted = self.count(draw.RESERVED, draw.INSIDE, draw.OUTSIDE)
+        caption = (
+            f"Step {self.step}, {title}. {self.said} {self.count(*TOKENS)} slots hold a token, "
+            f"{num_wasted} are wasted, {self.count(draw.FREE) or 'none'} free.".replace(".  ", ". ")
+        )
         return MemoryMap(runs_of(self.slots), title, caption, block_size)
 
 
@@ -129,8 +133,8 @@ def serve_contiguous(users: Sequence[Arrival], num_slots: int, num_steps: int) -
             fits = memory.reserve(user.name, length)
             holes = [len(hole) for hole in memory.holes()]
             why_not = (
-                f"wants {length} slots in a row; {sum(holes)} are free, and the longest hole has "
-                f"{max(holes, default=0)}"
+                f"wants {length} slots in a row; {sum(holes)} belong to nobody, and the longest "
+                f"hole has {max(holes, default=0)}"
             )
             log.came(user, fits, length, why_not)
         coming = next((u for u in users if u.step >= step and u.name not in log.written), None)
@@ -271,30 +275,3 @@ def where_it_went(moments: dict[str, Moment], title: str = "", caption: str = ""
         parts = tuple(Part(counted[kind], kind, NAMES[kind]) for kind in NAMES if counted[kind])
         made.append(Bar(label, parts))
     return Bars(tuple(made), "slots", title, caption, digits=0)
-
-
-def law_by_block_size(
-    users: Sequence[Arrival], num_slots: int, num_steps: int, engine: Callable[[str], Any]
-) -> draw.Picture:
-    """Unused slots and table entries of a request, averaged over all steps at which one is in,
-    beside what the law says of them."""
-    rows: dict[str, list[str]] = {}
-    for size in (1, 2, 4, 8, 16, 32, 64):
-        moments = serve_paged(users, num_slots, num_steps, size, engine)
-        num_running = sum(len(m.running) for m in moments)
-        unused = sum(m.count(draw.RESERVED, draw.INSIDE) for m in moments) / num_running
-        owned = sum(num_slots - m.num_free for m in moments) / num_running
-        column = {
-            "slots in a block": f"{size}",
-            "unused, by the law": f"{(size - 1) / 2:.1f}",
-            "unused, counted": f"{unused:.1f}",
-            "table entries": f"{owned / size:.1f}",
-        }
-        for label, value in column.items():
-            rows.setdefault(label, []).append(value)
-    made = [
-        draw.Row(label, draw.cells(values, draw.USED if n else draw.NOTHING))
-        for n, (label, values) in enumerate(rows.items())
-    ]
-    caption = f"Averages over {num_steps} steps, each request in each of them."
-    return draw.Picture(tuple(made), caption, title="what a block size costs a request")

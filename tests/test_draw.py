@@ -57,6 +57,7 @@ DRAWINGS = {
     "bars": bars.bars([("first", 123.4, "prefill"), ("next", 7.1, "decode")], "ms", "gaps", "two"),
     "stacked": stacked(),
     "memory": memory()[0],
+    "memories": memory_map.MemoryMaps((memory()[0], memory(1)[0]), "both"),
 }  # fmt: skip
 
 
@@ -210,6 +211,23 @@ def test_a_memory_gives_each_slot_its_place(seed, width):
     for kind, count in Counter(kind for kind, _ in slots).items():
         drawn = sum(w + 1 for _, w in boxes(root, kind)) - 20  # the legend's box
         assert drawn == pytest.approx(count * pitch, abs=1)
+
+
+def test_two_memories_of_a_lesson_and_their_step_are_seen_at_once():
+    slots = [(kind, "A") for kind in ("prefill", "decode", "reserved", "inside")] * 240
+    one = memory_map.MemoryMap(memory_map.runs_of(slots), "one", "", 16)
+    root = parsed(memory_map.MemoryMaps((one, one), "both"), svg.WIDE)
+    assert float(root.get("height")) < 560  # of 800, with the browser's own lines and a slider
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_memories_stand_under_one_another_each_with_all_its_slots(width):
+    (one, slots), (two, more) = memory(0), memory(1)
+    root = parsed(memory_map.MemoryMaps((one, two), "both"), width)
+    pitch = (width - 1) / (64 if width == svg.WIDE else 32)
+    for kind, count in Counter(kind for kind, _ in slots + more).items():
+        drawn = sum(w + 1 for _, w in boxes(root, kind)) - 20  # the legend's box, once
+        assert drawn == pytest.approx(count * pitch, abs=2)
 
 
 def test_a_memory_in_letters_has_a_letter_for_each_slot():

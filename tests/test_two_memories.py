@@ -6,12 +6,13 @@ import re
 
 import pytest
 
+from lessons.block_sizes import law_by_block_size
+from lessons.glossary import GLOSSARY
 from lessons.my_code import Engine
 from lessons.two_memories import (
     Arrival,
     Contiguous,
     arrivals,
-    law_by_block_size,
     serve_contiguous,
     serve_paged,
     where_it_went,
@@ -80,7 +81,7 @@ def test_who_is_refused_found_no_hole_and_who_is_let_in_found_one(gap):
             refused += user.name
             assert longest < moment.wanted == user.num_prompt + user.max_tokens
             assert moment.count("outside") == moment.num_free  # each hole is too small for it
-            told = re.search(r"wants (\d+) .*; (\d+) are free, .* has (\d+)", moment.said)
+            told = re.search(r"wants (\d+) .*; (\d+) belong to nobody, .* has (\d+)", moment.said)
             assert [int(n) for n in told.groups()] == [moment.wanted, free.count("."), longest]
         else:
             upcoming = next((u for step, u in sorted(users.items()) if step > moment.step), None)
@@ -175,6 +176,32 @@ def test_blocks_come_from_the_engine_that_is_given():
     ours = letters(serve_paged(users, NUM_SLOTS, 1, 16, Engine())[0])
     theirs = letters(serve_paged(users, NUM_SLOTS, 1, 16, Other())[0])
     assert ours.startswith("A") and theirs.startswith(".") and theirs.endswith(("A", "a", "-"))
+
+
+def test_a_caption_tells_free_slots_from_wasted_ones():
+    users = arrivals(1)
+    memories = {
+        "contiguous": serve_contiguous(users, NUM_SLOTS, 115)[-1],
+        "paged": serve_paged(users, NUM_SLOTS, 115, 16, Engine())[-1],
+    }
+    told = {}
+    for name, moment in memories.items():
+        said = moment.memory(name).caption
+        numbers = re.search(r"(\d+) slots hold a token, (\d+) are wasted, (\d+|none) free", said)
+        told[name] = [int(n.replace("none", "0")) for n in numbers.groups()]
+        assert sum(told[name]) == NUM_SLOTS
+        assert told[name][0] == moment.count("prefill", "decode")
+        assert told[name][2] == moment.count("free")
+    assert told["contiguous"][1] > 10 * told["paged"][1] and told["paged"][2] > NUM_SLOTS / 2
+
+
+def test_the_three_wastes_have_one_name_each():
+    shown = [where_it_went({"a": m}).text() + m.memory("a").svg(680)
+             for m in serve_contiguous(arrivals(2), NUM_SLOTS, 60)]  # fmt: skip
+    for name in ("reserved", "internal", "external"):
+        assert any(name in text for text in shown) and f"{name} waste" in GLOSSARY
+    said = re.sub(r"<[^>]+>", " ", " ".join(shown))
+    assert not re.search(r"\b(inside|outside)\b", said)
 
 
 def test_the_bars_count_every_slot_once():
