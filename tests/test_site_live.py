@@ -112,7 +112,7 @@ def test_a_live_lesson_is_read_like_a_page_and_shows_its_code_when_asked(page, h
         code.first.wait_for(state="hidden")
     assert (cells.count(), computed(frame)) == (num_cells, before)
     assert frame.get_by_text("Cell copied").count() == 0
-    page.get_by_role("link", name="Next:").click()
+    page.locator("dialog").get_by_role("link", name="Next:").click()
     page.wait_for_url(f"**/lessons/{LESSONS[1]}.html")
 
 
