@@ -36,8 +36,8 @@ class Recipe:
 
 
 RECIPES = {
-    "small": Recipe(epochs=8, peak=2e-3),
-    "tiny": Recipe(epochs=14, peak=6e-3, taught_by="small"),
+    "small": Recipe(epochs=5, peak=2e-3),
+    "tiny": Recipe(epochs=7, peak=6e-3, taught_by="small"),
 }
 
 
