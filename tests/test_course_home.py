@@ -15,20 +15,24 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 
+import browsing
 import psutil
 import pytest
 import uvicorn
 from websockets.sync.client import connect
 
 from labs.progress import Progress
+from lessons import bookmark
 from lessons.home.app import Home
 from lessons.home.catalog import Course
 from lessons.home.notebooks import free_port
 from lessons.home.places import Places
 
+pytest_plugins = ["browsing"]
 ROOT = Path(__file__).parent.parent
 LESSON = """import marimo
 
@@ -213,6 +217,28 @@ def test_whoever_saw_the_last_act_has_read_to_the_end_wherever_they_are_now(cour
         assert "You have opened it." in browser.get("/").text
         browser.cookies["place_05_paged_blocks"] = "6-8-8"
         assert "You have read to the end." in browser.get("/").text
+
+
+@pytest.mark.slow
+def test_a_bookmark_says_where_the_reader_is_and_how_far_they_came(browser, tmp_path):
+    """The last act is short: its heading never comes to the top of the window."""
+    acts = "<h2>An act</h2><p style='height:90rem'></p>" * 7 + "<h2>The last</h2>"
+    frame = f'<iframe height="0" srcdoc="{escape(bookmark.script("05_x"))}"></iframe>'
+    (tmp_path / "lesson.html").write_text(acts + frame)
+    with browsing.served(tmp_path) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{address}/lesson.html")
+
+        def cookie() -> str:
+            page.wait_for_timeout(400)  # the bookmark waits for the scrolling to end
+            return page.evaluate("document.cookie").removeprefix("place_05_x=")
+
+        page.evaluate("scrollTo(0, document.querySelectorAll('h2')[2].offsetTop - 500)")
+        wait_until(lambda: cookie() == "2-8-3")
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        wait_until(lambda: cookie() == "7-8-8")
+        page.evaluate("scrollTo(0, 10)")
+        wait_until(lambda: cookie() == "1-8-8")
 
 
 def test_nobody_without_the_key_sees_anything(course):
