@@ -129,9 +129,9 @@ def _():
     list of blocks, wherever they lie, and gets the next one when the last is full. They are handed
     out by the engine's own `KVCacheManager` and `BlockPool`, or by yours (act 6).
 
-    A row of the picture is 64 slots (32 on a narrow screen), and a letter stands where a user's
-    memory begins. *Drag the step and see who is let in. Bring the users closer together. Then make
-    the blocks longer: what grows at the end of each user's memory?*
+    A row of the picture is 64 slots (32 on a narrow screen); the letters are the users. *Drag the
+    step and see who is let in. Bring the users closer together. Then make the blocks longer: what
+    grows at the end of each user's memory?*
     """),
         gap,
         block_size,
