@@ -137,14 +137,14 @@ def _(guess, llm, prompt, prompt_ids):
         ],
         unit="ms",
         title="Two gaps on this machine",
-        caption=f"The shortest of five runs each, for {prompt!r}. {loop.machine()}.",
+        caption=f"The median of five runs each, for {prompt!r}. {loop.machine()}.",
     )
     _because = f"""
     Before the first token the model went through all {_num} tokens of the prompt; before the
     second through one, because the engine remembers the rest. Plain Python takes the tokens one
     by one, so the model's work stands {_num} to 1. A clock does not say exactly that: what an
     engine does besides, the same for both, makes them less unlike, and whatever else this machine
-    did can make either longer. A GPU takes a prompt's tokens side by side, and waits for another
+    did, either of them longer. A GPU takes a prompt's tokens side by side, and waits for another
     reason: lesson 02. Make the beginning of the story longer, and look again.
     """
     show.reveal(guess.value, f"{_first / _second:.1f} times", _because, _bars)
@@ -347,7 +347,7 @@ def _():
     ## 7. Measure
 
     The same answer twice, token by token: by a loop over a model without memory, and by the
-    engine. Then two single questions: one of 1 token, one of 200. All of it takes some seconds,
+    engine. Then single questions of 1 token and one of 200. All of it takes some seconds,
     in a browser up to half a minute. In a terminal:
     `python -m lessons.loop "One sunny day, a little fox"`
     """)
@@ -368,10 +368,11 @@ def _():
     mo.md("""
     **Without memory, after a prompt of one token, word 200 takes 200 times the work of word 1**
     ($p + n - 1$ with $p = 1$), on a laptop and on the largest GPU alike. A clock may say more than
-    200, since a token also looks at those before it, which the law leaves out, or less, where a
-    question costs something whatever its length. The engine does not pay it: it keeps something
-    for each token that it has computed, and you saw where, in the blocks of the room `kvcache`.
-    What it keeps, and what that costs, is lesson 03; why a GPU is quick with a prompt, lesson 02.
+    200, since a token also looks at those before it, which the law leaves out, or less, since a
+    question costs something whatever its length; and it jumps where a machine has much else to do.
+    The engine does not pay it: it keeps something for each token that it has computed, and you saw
+    where, in the blocks of the room `kvcache`. What it keeps, and what that costs, is lesson 03;
+    why a GPU is quick with a prompt, lesson 02.
 
     ## 8. Check and go on
     """)

@@ -212,9 +212,9 @@ NAMES = {
     "temperature": "how much chance has a say in the choice; 0: none",
     "ignore_eos": "the answer goes on when the model chooses its end token",
     "start": "the position of the first of token_ids in the request",
-    "num_to_sample": "how many tokens are chosen after this row; 0 while a prompt is in pieces",
-    "table_start": "where in the request's list of blocks table_ids belong, counted from 0",
-    "table_ids": "the blocks that are new in that list; none: it stays as it was",
+    "num_to_sample": "how many tokens are chosen after this row; 0: more of the prompt is to come",
+    "table_ids": "ids of blocks that are new in the request's list; without it the list stays",
+    "table_start": "where in the request's list of blocks new ids belong, counted from 0",
     "sampled": "the ids that were chosen, for each row of the plan",
     "finished_ids": "requests that the executor may forget",
 }

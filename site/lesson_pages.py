@@ -134,16 +134,20 @@ def opening(lesson: Lesson, known: list[Lesson], room_of: dict[str, str]) -> str
         ("runs", RUNS_ON[about["runs_on"]]),
         ("needs", needs or "nothing"),
         ("reads", files),
-        (
-            "lab",
-            f"<code>python -m labs start {escape(about['lab'])}</code>" if about["lab"] else "",
-        ),
+        ("lab", where_to_write(lesson) if about["lab"] else ""),
     ]
     rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value)
     lead = f'<p class="lead">{escape(about["question"])}</p>'
     # A search would show the list as one long word.
     facts_list = f"<dl class='facts' data-search-exclude>{rows}</dl>"
     return f"{lead}{run_it_here(lesson, known)}{facts_list}"
+
+
+def where_to_write(lesson: Lesson) -> str:
+    """Where the lesson's lab can be written."""
+    command = f"<code>python -m labs start {escape(lesson.about['lab'])}</code>"
+    live = "in the live lesson, or in a terminal: " if lesson.in_browser else ""
+    return live + command
 
 
 def run_it_here(lesson: Lesson, known: list[Lesson]) -> str:

@@ -360,6 +360,7 @@ def test_a_live_lesson_knows_where_to_go_on(maker):
     html = pages.run_it_here(first, pages.lessons())
     assert f'data-next="{second.notebook.stem}.html" data-next-title="{second.name}"' in html
     assert "data-next" not in pages.run_it_here(last, pages.lessons())
+    assert "in the live lesson, or in a terminal: " in pages.opening(first, pages.lessons(), {})
 
 
 def test_a_control_becomes_its_name_and_its_value(static_html):

@@ -283,14 +283,28 @@ def test_the_race_times_each_token_of_both_and_two_single_questions(folder):
     for picture in race.pictures("said here"):
         assert ElementTree.fromstring(picture.svg(312)).get("role") == "img"
         assert "now" not in picture.caption  # the site shows it days later
-    first, second = loop.first_two(llm, TEXT, num_runs=1)
+    first, second = loop.first_two(llm, TEXT)
     assert first > second > 0
 
 
-def test_what_else_a_machine_does_makes_no_gap_longer(monkeypatch):
-    runs = iter([[0.3, 0.04], [0.9, 0.03], [0.2, 0.5]])
+def test_what_else_a_machine_does_now_and_then_changes_no_gap(monkeypatch):
+    runs = iter([[0.3, 0.04], [0.9, 0.05], [0.2, 0.5], [0.3, 0.7], [0.8, 0.04]])
     monkeypatch.setattr(loop, "gaps", lambda *_: next(runs))
-    assert loop.first_two(None, TEXT, num_runs=3) == (0.2, 0.03)
+    assert loop.first_two(None, TEXT) == (0.3, 0.05)
+
+
+def test_the_race_asks_for_its_short_word_before_and_after_the_long_one(folder, monkeypatch):
+    asked = []
+
+    class Noted(loop.Memoryless):
+        def __call__(self, token_ids):
+            asked.append(len(token_ids))
+            seconds = {1: (0.01, 0.02, 0.09)[len(asked) % 3], 200: 3.0}[len(token_ids)]
+            self.questions.append(loop.Question(len(token_ids), seconds))
+
+    monkeypatch.setattr(loop, "Memoryless", Noted)
+    race = loop.race(make(folder), lambda *_: None, TEXT, 2)
+    assert (race.short, race.long) == (20, 3000) and asked.index(200) == len(asked) // 2
 
 
 def test_an_answer_that_one_asks_for_ends_once_and_says_why():
