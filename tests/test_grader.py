@@ -496,9 +496,9 @@ def test_m4_files_named_like_the_graders_own_change_nothing(children, tmp_path):
     assert report.points() == (10, 10)
 
 
-def right_submission(root: Path, info=PAGED, kind="right", index=0):
+def right_submission(root: Path, info=PAGED, kind="right", stem=None):
     """A learner's folder with one of the lab's answers in full files."""
-    path = info.answers(kind)[index]
+    path = next(p for p in info.answers(kind) if stem in (None, p.stem))
     answers = answers_of(info, path.read_text(encoding="utf-8"), path.name)
     for file in info.files:
         target = root / info.folder.name / file
@@ -640,7 +640,7 @@ def test_a_zip_with_any_byte_changed_is_read_or_refused_and_never_stops_the_grad
 
 
 def test_a_submissions_own_manifest_and_progress_count_for_nothing(tmp_path):
-    right_submission(tmp_path / "mallory", kind="wrong", index=3)
+    right_submission(tmp_path / "mallory", kind="wrong", stem="forgets_the_reader")
     folder = tmp_path / "mallory" / PAGED.folder.name
     manifest = (PAGED.folder / "lab.toml").read_text(encoding="utf-8")
     manifest += "\n[points]\n" + "\n".join(f"{t.__name__} = 999" for t in TESTS)
@@ -680,7 +680,7 @@ def graded(tmp_path_factory):
     """A folder of submissions, graded twice: reports, and which were new the second time."""
     folder = tmp_path_factory.mktemp("submissions")
     right_submission(folder / "ada")
-    right_submission(folder / "=HYPERLINK(1)", kind="wrong", index=3)
+    right_submission(folder / "=HYPERLINK(1)", kind="wrong", stem="forgets_the_reader")
     zip_of(folder / "bob.zip", {"05_paged_blocks/kvcache/block_pool.py": "import os; os._exit(0)"})
     (folder / "empty").mkdir()
     paths, kept = submissions(folder), folder.parent / "kept"
@@ -703,12 +703,12 @@ def test_grading_resumes_and_grades_again_only_what_is_damaged_or_changed(graded
 
 def test_totals_are_computed_and_further_work_is_counted_apart(graded):
     wrong, right, bob, empty = graded[0]
-    assert right.points() == (10, 10) and right.points(further=True) == (3, 3)
+    assert right.points() == (10, 10) and right.points(further=True) == (5, 5)
     assert 0 < wrong.points()[0] < 10 and wrong.points()[1] == 10
     assert bob.points()[0] < 10 and empty.points() == (0, 10)
     rows = results.to_csv(graded[0]).splitlines()
     assert rows[0].startswith("learner,level,points,max_points,further_points,paged_blocks")
-    assert rows[2].startswith("ada,public,10,10,3,10,10,3")
+    assert rows[2].startswith("ada,public,10,10,5,10,10,5")
     assert rows[1].startswith("'=HYPERLINK(1)"), "no spreadsheet takes a name for a formula"
 
 
@@ -716,7 +716,7 @@ def test_junit_xml_says_the_same(graded):
     root = ET.fromstring(results.to_junit(graded[0]))
     assert root.tag == "testsuites" and len(root) == 4
     for suite, report in zip(root, graded[0], strict=True):
-        assert int(suite.get("tests")) == len(suite) == 13
+        assert int(suite.get("tests")) == len(suite) == 15
         assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
         passed = sum(len(case) == 0 for case in suite)
         assert passed == report.points()[0] + report.points(further=True)[0]
