@@ -252,7 +252,7 @@ GLOSSARY: dict[str, Entry] = {
     ),
     "policy": Entry("The order in which waiting requests are tried.", "scheduler/policy.py"),
     "Orca": Entry(
-        "The system of Yu et al. (OSDI 2022), the first to choose its batch anew at every step."
+        "The system of Yu and others (OSDI 2022), the first that chose its batch anew at each step."
     ),
     "bfloat16": Entry(
         "A number in 16 bits: the range of a 32-bit one, with about three decimal digits."
