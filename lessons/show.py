@@ -95,9 +95,9 @@ def header(lesson: Mapping[str, Any]) -> mo.Html:
         "reads": ", ".join(f"<code>{escape(path)}</code>" for path in lesson["reads"]),
         "lab": f"<code>{escape(lesson['lab'])}</code>" if lesson["lab"] else "none",
     }
-    listed = "".join(tag("dt", label) + tag("dd", fact) for label, fact in facts.items())
     if mo.app_meta().mode == "edit":
-        facts["is"] = "a notebook: behind each dim line is the code of what stands above it"
+        facts["is"] = "a notebook: point to a text or a picture, and the code behind it shows"
+    listed = "".join(tag("dt", label) + tag("dd", fact) for label, fact in facts.items())
     part = f"Lesson {lesson['number']:02}, part {escape(lesson['part'])}"
     if home := bookmark.home_address():
         part = tag("a", "Token by Token", href=home) + ". " + part
