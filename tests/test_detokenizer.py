@@ -133,6 +133,7 @@ def chunked(draw, ids):
 
 @settings(max_examples=1000)
 @given(st.data(), answers())
+@pytest.mark.slow
 def test_the_joined_deltas_are_the_whole_text_cut_at_the_stop_in_any_chunking(data, answer):
     vocabulary, ids, params, prompt = answer
     text, stop = plain(vocabulary, ids, params, prompt)
@@ -144,6 +145,7 @@ def test_the_joined_deltas_are_the_whole_text_cut_at_the_stop_in_any_chunking(da
 
 @settings(max_examples=500)
 @given(answers())
+@pytest.mark.slow
 def test_all_that_is_settled_is_shown_at_once(answer):
     vocabulary, ids, params, _ = answer
     detokenizer = Detokenizer(vocabulary, params)

@@ -134,6 +134,7 @@ def test_a_right_answer_passes(lab, path, children, tmp_path):
 
 
 @pytest.mark.parametrize(("lab", "path"), every("wrong") + every("unpublished"))
+@pytest.mark.slow
 def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, children, tmp_path):
     named = FIRST.match(path.read_text(encoding="utf-8"))[1]
     judge = judge_of(lab, path, tmp_path, children)
@@ -530,6 +531,7 @@ def test_the_copy_holds_the_originals_of_grafted_files_in_no_form(tmp_path):
     assert "position % block_size" not in copied["block_table.py"].read_text()
 
 
+@pytest.mark.slow
 def test_loops_that_take_long_to_compile_are_lent_where_that_is_asked_for(tmp_path, monkeypatch):
     from minivllm.kernels.cpu import decode
 

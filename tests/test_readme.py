@@ -86,6 +86,7 @@ def test_every_command_of_the_readme_is_tried_here_and_no_other():
     assert sorted(tried) == sorted(printed())
 
 
+@pytest.mark.slow
 def test_a_fresh_clone_says_what_to_install(tmp_path):
     clone, *then = FRESH
     typed = " && ".join([clone.replace("<this repository>", f"--quiet '{ROOT}'"), *then])
