@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 LABS = all_labs()
 PAGED = find_lab("paged_blocks", LABS)
 TESTS = load_tests(PAGED)
-OWN, BEFORE, AFTER = TESTS[7], TESTS[6], TESTS[11]  # slot_mapping's, and two of others
+OWN, BEFORE, AFTER = TESTS[7], TESTS[6], TESTS[8]  # slot_mapping's, and two of others
 REFERENCE = ENGINE / "kvcache" / "block_table.py"
 
 # What an attack does inside slot_mapping, and what its author is told.
