@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from minivllm.tokenizer.bpe import BPETokenizer
 from minivllm.tokenizer.bpe_training import train
 
-from .stories import read_shard
+from .stories import read_shard, words_of
 
 VOCAB_SIZE = 1024
 END = "<|endoftext|>"
@@ -27,7 +26,7 @@ def read_stories(folder: Path) -> tuple[list[str], list[str]]:
     if not shards:
         raise ValueError(f"{folder} holds no stories: python -m training stories")
     stories = list(dict.fromkeys(story for shard in shards for story in read_shard(shard)[1]))
-    words = [set(re.findall(r"[a-z']+", story.lower())) for story in stories]
+    words = [set(words_of(story)) for story in stories]
     counts = Counter(word for of_story in words for word in of_story)
     common = [
         story

@@ -99,9 +99,9 @@ def fit_sentences(story: str, shown: str = "") -> tuple[list[str], bool]:
     if not PLAIN.fullmatch(story) or UNFIT.search(story):
         return [], True
     kept: list[str] = []
-    seen = _runs(_words(shown))
+    seen = _runs(words_of(shown))
     for sentence in SENTENCE.findall(story):
-        words = _words(sentence)
+        words = words_of(sentence)
         runs = _runs(words) | {tuple(words)}
         if not 2 <= len(words) <= WORDS_A_SENTENCE or runs & seen or _stutters(words):
             return kept, True
@@ -110,7 +110,7 @@ def fit_sentences(story: str, shown: str = "") -> tuple[list[str], bool]:
     return kept, False
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z']+", text.lower())
 
 
