@@ -128,8 +128,7 @@ def check_once(learner: Learner, info: LabInfo, args: argparse.Namespace) -> int
     if not failed:
         return 0
     # While it watches, hints would be used up by saving.
-    is_hinted = not (failed[0].is_starter or failed[0].is_endless or args.watch)
-    hint = learner.next_hint(info) if is_hinted else None
+    hint = learner.next_hint(info) if failed[0].wants_hint and not args.watch else None
     say(report.failure(failed[0], hint, args.verbose))
     say(f"\n  again    python -m labs check {info.slug} --seed {seed}")
     say(f"  stuck?   python -m labs hint {info.slug}")

@@ -47,6 +47,10 @@ class Outcome:
     drew: bool = False  # another seed may give another outcome
 
     @property
+    def wants_hint(self) -> bool:
+        return not (self.is_starter or self.is_endless)
+
+    @property
     def number(self) -> int:
         return int(TEST_NAME.fullmatch(self.test)[1])
 

@@ -196,8 +196,7 @@ def told(learner: Learner, info: LabInfo, outcomes: Sequence[Outcome]) -> str:
     if failed is None:
         end = tag("p", tag("b", escape(report.summary(info, outcomes))))
         return tag("div", lines, end, class_="tt-box", role="status")
-    is_hinted = not (failed.is_starter or failed.is_endless)
-    hint = learner.next_hint(info) if is_hinted else None
+    hint = learner.next_hint(info) if failed.wants_hint else None
     parts = [tag("p", tag("b", escape(f"{failed.number}. {failed.title}"))),
              tag("p", escape(failed.says))]  # fmt: skip
     if failed.expected is not None or failed.got is not None:
