@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 UV := uv==0.13.9
 # A folder of wheels, where you have one, stands in for the choice of a torch build.
 WHEELS := $(if $(PIP_FIND_LINKS),$(addprefix --find-links ,$(PIP_FIND_LINKS)),--torch-backend $(TORCH))
+# Where Python may not keep what it compiled, each start would compile torch anew: a second or two.
+COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 # Is the environment there, new enough, and its pip whole?
 SOUND := import importlib.metadata as m, sys; \
   sys.exit(sys.version_info < (3, 11) or not all(f.locate().exists() for f in m.files("pip")))
@@ -74,7 +76,7 @@ $(VENV)/.venv-ready:
 define install
 	@echo "installing what minivllm needs into $(VENV): a few minutes the first time"
 	@again=$$(test ! -e $(VENV)/.installing || echo --reinstall); touch $(VENV)/.installing; \
-	  $(BIN)/python -m uv pip install --python $(BIN)/python $$again $(WHEELS) -e '$(1)'
+	  $(BIN)/python -m uv pip install --python $(BIN)/python $$again $(WHEELS) $(COMPILE) -e '$(1)'
 	@rm $(VENV)/.installing
 	@touch $@
 endef
