@@ -22,7 +22,8 @@ from .manifest import ENGINE, LabInfo
 PACKAGE = "mine_minivllm"
 CORE_PACKAGE = "mine_minivllm_core"
 WEIGHTS = "checkpoint/bundled"  # the models that come with the engine
-COMPILED = "kernels/cpu/decode.py"  # by numba, for many seconds, anew in each place where it stands
+# By numba, for many seconds, anew in each place where it stands, and for each kind of record.
+COMPILED = ("kernels/cpu/decode.py", "kernels/cpu/layer.py")
 Line = tuple[str, tuple[str, int] | None]  # text, and where it came from: (answer's path, line)
 
 
@@ -234,9 +235,10 @@ def compose(
     }
     copy_engine(engine, target / package, leave_out=set(grafts))
     composed = Composed(target, package)
-    if lend_compiled and COMPILED not in grafts:
-        lender = f"minivllm.{COMPILED.removesuffix('.py').replace('/', '.')}"
-        (target / package / COMPILED).write_text(f"from {lender} import *\n", encoding="utf-8")
+    if lend_compiled and not set(COMPILED) & set(grafts):
+        for file in COMPILED:
+            lender = f"minivllm.{file.removesuffix('.py').replace('/', '.')}"
+            (target / package / file).write_text(f"from {lender} import *\n", encoding="utf-8")
     for file, made in grafts.items():
         path = target / package / file
         path.write_text(made.text, encoding="utf-8")

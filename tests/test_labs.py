@@ -533,18 +533,17 @@ def test_the_copy_holds_the_originals_of_grafted_files_in_no_form(tmp_path):
 
 @pytest.mark.slow
 def test_loops_that_take_long_to_compile_are_lent_where_that_is_asked_for(tmp_path, monkeypatch):
-    from minivllm.kernels.cpu import decode
+    from minivllm.kernels.cpu import decode, layer
 
     compose(tmp_path / "whole", {})
     compose(tmp_path / "lent", {}, package="lent_minivllm", lend_compiled=True)
-    assert (tmp_path / "whole" / PACKAGE / COMPILED).read_bytes() == (
-        ENGINE / COMPILED
-    ).read_bytes()
     monkeypatch.syspath_prepend(tmp_path / "lent")
-    lent = importlib.import_module("lent_minivllm.kernels.cpu.decode")
-    for name, value in vars(decode).items():
-        if not name.startswith("_"):
-            assert getattr(lent, name) is value
+    for file, module in zip(COMPILED, (decode, layer), strict=True):
+        assert (tmp_path / "whole" / PACKAGE / file).read_bytes() == (ENGINE / file).read_bytes()
+        lent = importlib.import_module(module.__name__.replace("minivllm", "lent_minivllm"))
+        for name, value in vars(module).items():
+            if not name.startswith("_"):
+                assert getattr(lent, name) is value
     for name in [name for name in sys.modules if name.partition(".")[0] == "lent_minivllm"]:
         del sys.modules[name]
 

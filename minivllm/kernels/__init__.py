@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class Ops:
     the shape kv_cache_shape(...) and that its first dimension counts blocks."""
 
     kv_cache_shape: Callable[..., tuple[int, ...]]
+    place: Callable[[Iterable[Tensor]], None]
     prepare: Callable[..., AttentionMetadata]
     within_window: Callable[..., AttentionMetadata]
     pack_linear: Callable[..., Any]

@@ -6,7 +6,7 @@ of a block that belongs to one head, a page, is one piece of memory, and attenti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -22,6 +22,11 @@ def kv_cache_shape(
 ) -> tuple[int, ...]:
     """Shape of one layer's KV memory."""
     return (num_blocks, 2, num_kv_heads, block_size, head_dim)
+
+
+def place(tensors: Iterable[Tensor]) -> None:
+    """Move weights and KV memory, which nobody has written yet, to where they are read best: here,
+    where torch has put them."""
 
 
 @dataclass(frozen=True, slots=True)

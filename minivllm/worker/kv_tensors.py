@@ -38,6 +38,7 @@ class KVTensors:
         # Empty, not zeros: the operating system hands out pages when they are first written, and
         # whatever stands in a slot that nobody wrote is masked when it is read.
         self.memory = torch.empty((spec.num_layers, *block_shape), dtype=dtype, device=device)
+        ops.place([self.memory])
         assert self.memory.nbytes == num_blocks * spec.bytes_per_block
         # Blocks first: all layers of a block lie together, so one transfer moves it. Pinned memory
         # lets a CUDA device make the transfer while the host goes on.

@@ -36,6 +36,7 @@ class Worker:
         self.plugins = load_plugins(config.logits_processors)
         logger.info("running on %s in %s", self.device, str(self.dtype).removeprefix("torch."))
         self.model = Transformer(model_config, self.ops, dtype=self.dtype, device=self.device)
+        self.ops.place(self.model.parameters())
         load_weights(self.model, model_config, self.dtype, self.device)
         weight_bytes = sum(parameter.nbytes for parameter in self.model.parameters())
         # A second copy, and as much again left free for KV.

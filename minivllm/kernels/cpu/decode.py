@@ -1,57 +1,25 @@
 """A decoder layer in loops that numba compiles, made for rows with one new token each.
 
-With few tokens in a step, a torch operation costs more to start than to do, and a step is as long
-as it takes to read the weights and the KV. Here a layer is a handful of loops on all cores; each
-weight is read once, where the loader put it, and each key and value where it lies in its block.
-Sums are float32, and so is what goes from layer to layer; weights and KV are float32 as well, or
-bfloat16 as uint16, which is the upper half of a float32.
+With few tokens in a step, a torch operation costs more to start than to do. Here a layer is a
+handful of loops on all cores; each weight is read once, where the loader put it, and each key and
+value where it lies in its block. Sums are float32, and so is what goes from layer to layer; weights
+and KV are float32 as well, or bfloat16 as uint16, which is the upper half of a float32.
 
 All compiled functions stand in this one file: numba compiles anew when the file changes, and
-knows nothing of others.
+knows nothing of others. A twin named `_wide` is for rows enough to start all cores for.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
-# Sums may be taken in any order, so that they can use a processor's vectors.
-FAST = {"reassoc", "contract"}
+from .layer import Layer, Rows
 
-
-class Layer(NamedTuple):
-    """Weights are [out, in]; what a model lacks (biases, norms of q and k) has length 0."""
-
-    input_norm: np.ndarray  # [hidden] float32, as all norms and biases
-    qkv: np.ndarray
-    qkv_bias: np.ndarray
-    q_norm: np.ndarray
-    k_norm: np.ndarray
-    o: np.ndarray
-    o_bias: np.ndarray
-    post_norm: np.ndarray
-    gate_up: np.ndarray
-    gate_up_bias: np.ndarray
-    down: np.ndarray
-    down_bias: np.ndarray
-    eps: np.float32
-    turns: bool  # whether q and k are turned by their position
-    window: int  # keys that a token sees, its own among them
-
-
-class Rows(NamedTuple):
-    """Where the new token of each row stands. A row with more of them is given as one row for
-    each, that ends with it."""
-
-    lens: np.ndarray  # [rows] int64: tokens of the row, the new one among them; 0 attends to none
-    table: np.ndarray  # [rows, blocks] int64
-    slots: np.ndarray  # [rows] int64; -1 writes nothing
-    cos: np.ndarray  # [rows, head_dim] float32
-    sin: np.ndarray  # [rows, head_dim] float32, the first half negated
+FAST = {"reassoc", "contract"}  # sums in any order, so that they can use a processor's vectors
 
 
 @njit(cache=True, fastmath=FAST)
@@ -65,11 +33,13 @@ def decoder_layer(
     """All of a layer, for so few rows that reading a weight takes longer than to use it."""
     normed = add_and_norm(hidden, update, layer.input_norm, layer.eps)
     qkv = products(normed, layer.qkv, layer.qkv_bias)
-    heads = turn_and_write(qkv, layer, rows, kv)
+    heads = np.empty((len(qkv), qkv.shape[1] // kv.shape[4], kv.shape[4]), np.float32)
+    for r in range(len(qkv)):
+        turn_and_write(qkv, r, layer, rows, kv, heads)
     seen = attention(heads, layer, rows, kv, qkv)
     update = products(seen, layer.o, layer.o_bias)
     normed = add_and_norm(hidden, update, layer.post_norm, layer.eps)
-    gated = gated_products(normed, layer.gate_up, layer.gate_up_bias)
+    gated = gate(products(normed, layer.gate_up, layer.gate_up_bias))
     return products(gated, layer.down, layer.down_bias)
 
 
@@ -92,10 +62,7 @@ def add_and_norm(
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
-def add_and_norm_wide(
-    hidden: np.ndarray, update: np.ndarray, weight: np.ndarray, eps: np.float32
-) -> np.ndarray:
-    """The same on all cores, which is worth their start when there are many rows."""
+def add_and_norm_wide(hidden, update, weight, eps):
     out = np.empty_like(update)
     for r in prange(len(hidden)):
         out[r] = add_and_norm(hidden[r : r + 1], update[r : r + 1], weight, eps)[0]
@@ -108,117 +75,155 @@ def products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     out = np.empty((len(x), len(weight)), np.float32)
     for i in prange(len(weight)):
         for r in range(len(x)):
-            out[r, i] = dot(weight[i], x[r])
-            if len(bias):
-                out[r, i] += bias[i]
+            total = bias[i] if len(bias) else np.float32(0)
+            for j in range(x.shape[1]):
+                total += widen(weight[i, j]) * x[r, j]
+            out[r, i] = total
+    return out
+
+
+@njit(cache=True, fastmath=FAST)
+def gate(gate_up: np.ndarray) -> np.ndarray:
+    """silu(gate) * up. gate_up: [rows, 2 * intermediate], the gate's half first."""
+    out = np.empty((len(gate_up), gate_up.shape[1] // 2), gate_up.dtype)
+    for r in range(len(out)):
+        first, second = gate_up[r, : out.shape[1]], gate_up[r, out.shape[1] :]
+        for i in range(len(first)):
+            out[r, i] = narrow(silu(widen(first[i])) * widen(second[i]), out)
     return out
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
-def gated_products(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """silu(gate) * up, where `products` would return gate and up side by side."""
-    num_out = len(weight) // 2
-    out = np.empty((len(x), num_out), np.float32)
-    for i in prange(num_out):
-        for r in range(len(x)):
-            gate, up = dot(weight[i], x[r]), dot(weight[num_out + i], x[r])
-            if len(bias):
-                gate += bias[i]
-                up += bias[num_out + i]
-            out[r, i] = silu(gate) * up
+def gate_wide(gate_up):
+    out = np.empty((len(gate_up), gate_up.shape[1] // 2), gate_up.dtype)
+    for r in prange(len(out)):
+        out[r] = gate(gate_up[r : r + 1])[0]
     return out
 
 
-@njit(cache=True, fastmath=FAST, parallel=True)
+@njit(cache=True, fastmath=FAST)
 def turn_and_write(
     qkv: np.ndarray,  # [rows, (query heads + 2 kv_heads) * head_dim]
+    r: int,
     layer: Layer,
     rows: Rows,
     kv: np.ndarray,
-) -> np.ndarray:  # [rows, query heads + 2 kv_heads, head_dim] float32
-    """Turns q and k, and writes k and v into their slots."""
-    num_kv_heads, dim = kv.shape[2], kv.shape[4]
-    num_heads = qkv.shape[1] // dim - 2 * num_kv_heads
-    heads = np.empty((len(qkv), num_heads + 2 * num_kv_heads, dim), np.float32)
+    heads: np.ndarray,  # [rows, query heads + 2 kv_heads, head_dim] float32; [r] is written
+) -> None:
+    """Turns q and k of row r into its heads, and writes k and v into their slots."""
+    end, dim = heads.shape[1] - kv.shape[2], kv.shape[4]
+    for i in range(qkv.shape[1]):
+        heads[r, i // dim, i % dim] = widen(qkv[r, i])
+    q, k, v = heads[r, : end - kv.shape[2]], heads[r, end - kv.shape[2] : end], heads[r, end:]
+    if len(layer.q_norm):
+        norm(q, layer.q_norm, layer.eps)
+        norm(k, layer.k_norm, layer.eps)
+    if layer.turns:
+        turn(q, rows.cos[r], rows.sin[r])
+        turn(k, rows.cos[r], rows.sin[r])
+    write(k, v, kv, rows.slots[r])
+
+
+@njit(cache=True, fastmath=FAST, parallel=True)
+def turn_and_write_wide(qkv, layer, rows, kv):
+    heads = np.empty((len(qkv), qkv.shape[1] // kv.shape[4], kv.shape[4]), np.float32)
     for r in prange(len(qkv)):
-        for h in range(heads.shape[1]):
-            for d in range(dim):
-                heads[r, h, d] = widen(qkv[r, h * dim + d])
-        q, k = heads[r, :num_heads], heads[r, num_heads : num_heads + num_kv_heads]
-        if len(layer.q_norm):
-            norm(q, layer.q_norm, layer.eps)
-            norm(k, layer.k_norm, layer.eps)
-        if layer.turns:
-            turn(q, rows.cos[r], rows.sin[r])
-            turn(k, rows.cos[r], rows.sin[r])
-        write(k, heads[r, num_heads + num_kv_heads :], kv, rows.slots[r])
+        turn_and_write(qkv, r, layer, rows, kv, heads)
     return heads
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
 def attention(
-    heads: np.ndarray,  # as turn_and_write returned it
+    heads: np.ndarray,  # as turn_and_write left it
     layer: Layer,
     rows: Rows,
     kv: np.ndarray,
     like: np.ndarray,  # an array of the kind of number wanted
 ) -> np.ndarray:  # [rows, query heads * head_dim]
-    """softmax(q k / sqrt(head_dim)) v over the keys that each row's token sees. A row of length 0
-    gives zeros."""
-    num_rows, num_kv_heads, dim = len(heads), kv.shape[2], kv.shape[4]
-    num_heads = heads.shape[1] - 2 * num_kv_heads
-    out = np.empty((num_rows, num_heads * dim), like.dtype)
+    """softmax(q k / sqrt(head_dim)) v over the keys that a row's token sees; zeros at length 0."""
+    num_rows, num_heads = len(heads), heads.shape[1] - 2 * kv.shape[2]
+    out = np.empty((num_rows, num_heads, kv.shape[4]), like.dtype)
     for task in prange(num_rows * num_heads):
-        r, h = task // num_heads, task % num_heads
-        end = rows.lens[r]
-        kv_head = h // (num_heads // num_kv_heads)
-        seen = attend(heads[r, h], kv, kv_head, rows.table[r], max(0, end - layer.window), end)
-        for d in range(dim):
-            out[r, h * dim + d] = narrow(seen[d], out)
-    return out
+        attend(heads, task // num_heads, task % num_heads, layer, rows, kv, out)
+    return out.reshape(num_rows, -1)
 
 
 @njit(cache=True, fastmath=FAST)
 def attend(
-    q: np.ndarray,  # [head_dim] float32
-    kv: np.ndarray,
-    kv_head: int,
-    table: np.ndarray,  # [blocks]
-    first: int,
-    end: int,
-) -> np.ndarray:  # [head_dim] float32
-    """One query and the keys number first to end - 1, block by block where they lie."""
-    size = kv.shape[3]
+    heads: np.ndarray, r: int, h: int, layer: Layer, rows: Rows, kv: np.ndarray, out: np.ndarray
+) -> None:
+    """Query h of row r, into out[r, h]. Keys and values are read block by block where they lie,
+    and by index: numba counts who holds a slice, which is as much work as a key."""
+    num_kv_heads, size, dim = kv.shape[2:]
+    end, table = rows.lens[r], rows.table
+    first = max(0, end - layer.window)
+    kv_head = h // (out.shape[1] // num_kv_heads)
     blocks = range(first // size, -(-end // size))
-    scale = np.float32(1 / math.sqrt(len(q)))
+    scale = np.float32(1 / math.sqrt(dim))
     weights = np.empty(end - first, np.float32)
-    highest = np.float32(-np.inf)
-    for block in blocks:
-        keys, start = kv[table[block], 0, kv_head], block * size
-        for at in range(max(first, start), min(end, start + size)):
-            score = dot(keys[at - start], q) * scale
-            weights[at - first] = score
-            highest = max(highest, score)
-    total = np.float32(0)
-    for i in range(len(weights)):
-        weights[i] = math.exp(weights[i] - highest)
-        total += weights[i]
-    out = np.zeros(len(q), np.float32)
-    for block in blocks:
-        values, start = kv[table[block], 1, kv_head], block * size
-        for at in range(max(first, start), min(end, start + size)):
-            share = weights[at - first] / total
-            for d in range(len(q)):
-                out[d] += share * widen(values[at - start, d])
-    return out
+    for column in blocks:
+        block, start = table[r, column], column * size
+        for i in range(max(0, first - start), min(size, end - start)):
+            score = np.float32(0)
+            for d in range(dim):
+                score += widen(kv[block, 0, kv_head, i, d]) * heads[r, h, d]
+            weights[start + i - first] = score * scale
+    softmax(weights)
+    seen = np.zeros(dim, np.float32)
+    for column in blocks:
+        block, start = table[r, column], column * size
+        i, stop = max(0, first - start), min(size, end - start)
+        add_values(weights, start + i - first, kv, block, kv_head, i, stop, seen)
+    for d in range(dim):
+        out[r, h, d] = narrow(seen[d], out)
 
 
 @njit(cache=True, fastmath=FAST)
-def dot(w: np.ndarray, x: np.ndarray) -> np.float32:
-    total = np.float32(0)
-    for j in range(len(x)):
-        total += widen(w[j]) * x[j]
-    return total
+def add_values(
+    weights: np.ndarray, j: int, kv: np.ndarray, block: int, h: int, i: int, stop: int, seen
+) -> None:
+    """seen += the values i to stop - 1 of a block, with weights from the j-th on. By fours, since
+    to read and write a sum is more than to add to it."""
+    while i + 4 <= stop:
+        a, b, c, e = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for d in range(len(seen)):
+            seen[d] += (
+                a * widen(kv[block, 1, h, i, d])
+                + b * widen(kv[block, 1, h, i + 1, d])
+                + (c * widen(kv[block, 1, h, i + 2, d]) + e * widen(kv[block, 1, h, i + 3, d]))
+            )
+        i, j = i + 4, j + 4
+    for k in range(stop - i):
+        for d in range(len(seen)):
+            seen[d] += weights[j + k] * widen(kv[block, 1, h, i + k, d])
+
+
+@njit(cache=True, fastmath=FAST, error_model="numpy")
+def softmax(scores: np.ndarray) -> None:
+    """In place."""
+    highest, total = np.float32(-np.inf), np.float32(0)
+    for j in range(len(scores)):
+        highest = max(highest, scores[j])
+    for j in range(len(scores)):
+        scores[j] = exp(scores[j] - highest)
+        total += scores[j]
+    for j in range(len(scores)):
+        scores[j] /= total
+
+
+@njit(cache=True, fastmath=FAST, inline="always")
+def exp(x: np.float32) -> np.float32:
+    """e^x = 2^(n + f) by operations that vectors have, which math.exp is not: n goes into the
+    exponent, 2^f is a polynomial. Within 4e-7 of e^x for |x| < 5, and 4e-6 up to float32's ends,
+    beyond which it stays."""
+    power = min(max(x * np.float32(1.44269504), np.float32(-126)), np.float32(127))
+    n = np.floor(power + np.float32(0.5))
+    f = power - n
+    p = np.float32(0.000154035304) * f + np.float32(0.00133335581)  # Taylor's: ln(2)^k / k!
+    p = (p * f + np.float32(0.00961812911)) * f + np.float32(0.0555041087)
+    p = (p * f + np.float32(0.240226507)) * f + np.float32(0.693147181)
+    exponent = np.int32((np.int32(n) + np.int32(127)) << np.int32(23))
+    return (p * f + np.float32(1)) * exponent.view(np.float32)
 
 
 @njit(cache=True, fastmath=FAST)
@@ -239,9 +244,9 @@ def norm(x: np.ndarray, weight: np.ndarray, eps: np.float32) -> None:
             x[h, d] *= scale * weight[d]
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, error_model="numpy")  # no test for division by zero
 def silu(x: np.float32) -> np.float32:
-    return x / (np.float32(1) + math.exp(-x))
+    return x / (np.float32(1) + exp(-x))
 
 
 @njit(cache=True, fastmath=FAST)
@@ -281,15 +286,15 @@ def compile_widen(number):
     return lambda number: number
 
 
-@overload(narrow, inline="always")
+@overload(narrow)
 def compile_narrow(number, array):
     if array.dtype != types.uint16:
         return lambda number, array: number
 
     def to_bfloat16(number, array):
         bits = np.float32(number).view(np.uint32)
-        if number != number:  # rounding could carry NaN's bits into another number's
-            return np.uint16(0x7FC0)
-        return np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        near = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+        return np.uint16(near if number == number else np.uint32(0x7FC0))  # NaN stays one
 
     return to_bfloat16

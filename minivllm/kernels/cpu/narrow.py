@@ -11,11 +11,10 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +23,12 @@ from torch import Tensor, nn
 
 from .. import AttentionMetadata, reference
 from . import packed
+from .layer import Layer, Rows
 
 logger = logging.getLogger(__name__)
 
 MAX_ROWS = 4  # beyond, torch's products win
+ALIGNMENT = 64  # bytes: a cache line
 LONG = 16  # from here on, torch's attention wins
 NOTHING = np.empty(0, dtype=np.float32)
 NO_WINDOW = np.iinfo(np.int64).max
@@ -59,6 +60,18 @@ def compiled() -> ModuleType:
     if torch.get_num_threads() != num_threads:
         torch.set_num_threads(num_threads)
     return decode
+
+
+def place(tensors: Iterable[Tensor]) -> None:
+    """One array for all, which is so large that numpy asks Linux for pages of 2 MiB. At one token
+    a step, a fourth of the time went into finding pages of 4 KiB."""
+    tensors = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
+    ends = list(accumulate(sizes, initial=0))
+    memory = torch.from_numpy(np.empty(ends[-1] + ALIGNMENT, dtype=np.uint8))
+    memory = memory[-memory.data_ptr() % ALIGNMENT :]
+    for tensor, start in zip(tensors, ends, strict=False):
+        tensor.data = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +141,8 @@ class CompiledDecoder:
 
     def one_row_a_token(
         self, positions: Tensor, metadata: AttentionMetadata
-    ) -> tuple[NamedTuple, Chunks | None]:
-        """(`decode.Rows`, the chunks that torch attends for; None: there are none)."""
+    ) -> tuple[Rows, Chunks | None]:
+        """(where each token stands, the chunks that torch attends for; None: there are none)."""
         num_new = [end - start for start, end in pairwise(metadata.query_start_loc)]
         lens, table, chunks = np.array(metadata.seq_lens), metadata.block_table, None
         if max(num_new) > 1:
@@ -142,7 +155,7 @@ class CompiledDecoder:
                 chunks = Chunks(long, metadata, self.layers, tensor(self.kv_cache[0], self.dtype))
                 lens[chunks.tokens] = 0
         cos, sin = self.model.rotary.look_up(positions)
-        rows = compiled().Rows(
+        rows = Rows(
             lens=lens,
             table=table.numpy(),
             slots=metadata.slot_mapping.numpy(),
@@ -159,7 +172,7 @@ class Chunks:
         self,
         which: list[int],
         metadata: AttentionMetadata,
-        layers: Sequence[NamedTuple],  # `decode.Layer` of each
+        layers: Sequence[Layer],
         kv: Tensor,  # any layer's
     ) -> None:
         starts = metadata.query_start_loc
@@ -182,7 +195,7 @@ class Chunks:
                 for batch in view.prepared.batches
             ]  # fmt: skip
 
-    def attention(self, heads: np.ndarray, layer: NamedTuple, kv: Tensor) -> np.ndarray:
+    def attention(self, heads: np.ndarray, layer: Layer, kv: Tensor) -> np.ndarray:
         """As `decode.attention`, of these rows' tokens alone."""
         num_heads = heads.shape[1] - 2 * kv.shape[2]
         q = torch.from_numpy(heads[self.tokens, :num_heads]).to(kv.dtype)
@@ -197,11 +210,11 @@ class Chunks:
 
 def wide_layer(
     module: nn.Module,
-    layer: NamedTuple,  # the same as `decode.Layer`
+    layer: Layer,  # the same
     kv: np.ndarray,
     hidden: np.ndarray,
     update: np.ndarray,
-    rows: NamedTuple,
+    rows: Rows,
     chunks: Chunks | None,
 ) -> np.ndarray:
     """`decode.decoder_layer` with torch's products, which win when a weight serves many rows."""
@@ -212,14 +225,13 @@ def wide_layer(
 
     attention, mlp = module.self_attn, module.mlp
     normed = decode.add_and_norm_wide(hidden, update, layer.input_norm, layer.eps)
-    heads = decode.turn_and_write(product(attention.qkv_proj, normed), layer, rows, kv)
+    heads = decode.turn_and_write_wide(product(attention.qkv_proj, normed), layer, rows, kv)
     seen = decode.attention(heads, layer, rows, kv, normed)
     if chunks is not None:
         seen[chunks.tokens] = chunks.attention(heads, layer, tensor(kv, dtype))
     update = product(attention.o_proj, seen)
     normed = decode.add_and_norm_wide(hidden, update, layer.post_norm, layer.eps)
-    gated = reference.silu_and_mul(mlp.gate_up_proj(tensor(normed, dtype)))
-    return product(mlp.down_proj, array(gated))
+    return product(mlp.down_proj, decode.gate_wide(product(mlp.gate_up_proj, normed)))
 
 
 def compile_decoder(model: nn.Module, kv_cache: Sequence[Tensor]) -> CompiledDecoder | None:
@@ -241,14 +253,13 @@ def compile_decoder(model: nn.Module, kv_cache: Sequence[Tensor]) -> CompiledDec
     return decoder
 
 
-def compiled_layer(layer: nn.Module, window: int | None):
-    """`decode.Layer` of a decoder layer."""
+def compiled_layer(layer: nn.Module, window: int | None) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
 
     def norm(module: nn.Module | None) -> np.ndarray:
         return NOTHING if module is None else floats(module.weight)
 
-    return compiled().Layer(
+    return Layer(
         input_norm=norm(layer.input_layernorm),
         qkv=array(attention.qkv_proj.packed.plain),
         qkv_bias=floats(attention.qkv_proj.bias),
