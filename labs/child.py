@@ -72,6 +72,8 @@ class Server:
         target = self.objects[message["of"]]
         if what == "method":
             return {"value": self.codec.encode(getattr(target, message["name"])(*args, **kwargs))}
+        if what == "steps":
+            return self.steps(target, *args)
         if what == "get":
             value = getattr(target, message["name"])
             is_method = callable(value) and hasattr(value, "__self__")
@@ -81,6 +83,19 @@ class Server:
             return {"value": None}
         assert what == "item", what
         return {"value": self.codec.encode(target[args[0]])}
+
+    def steps(self, target: Any, calls: list, watched: tuple) -> dict:
+        """Calls one after the other, up to one that raises; after each, what it returned and what
+        the attributes were then."""
+        done = []
+        try:
+            for name, args in calls:
+                value = getattr(target, name)(*args)
+                seen = [getattr(target, attribute) for attribute in watched]
+                done.append(self.codec.encode((value, *seen)))
+        except BaseException as error:  # as in handle
+            return {"steps": done, "error": described(error)}
+        return {"steps": done}
 
 
 class Lent:

@@ -275,7 +275,8 @@ def copy_engine(engine: Path, target: Path, leave_out: set[str]) -> None:
         room = str(here.parent if here.name == "__pycache__" else here)
         left_out = [n for n in names if "." in n and (room, n.partition(".")[0]) in stems]
         left_out += [n for n in names if (Path(folder) / n) == engine / WEIGHTS]
-        return left_out + [n for n in names if ".pyc." in n]  # one that is being written now
+        # And none that is being written now, nor numba's, which fit the engine alone.
+        return left_out + [n for n in names if ".pyc." in n or n.endswith((".nbi", ".nbc"))]
 
     shutil.copytree(engine, target, ignore=ignore)
     models = engine / WEIGHTS

@@ -10,8 +10,9 @@ import importlib
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -23,17 +24,20 @@ TEST_S = 10.0  # all questions of a test
 PATIENCE = 5  # so many times as long by the clock, on a machine that has much else to do
 LAB_S = 30.0  # all tests of a lab, by the clock
 LATE_S = 1.0  # a test, after two have run out of time
+CALLS_AT_ONCE = 50
 MAX_NAME = 200  # characters of a name that an exception brings
 
 
 class Wrong(AssertionError):
-    """The answer is not right: a sentence for its author, and what shows it."""
+    """The answer is not right: a sentence for its author, and what shows it. picture: a drawing,
+    or a function that draws it, called only here."""
 
     def __init__(
         self, says: str, *, expected: Any = None, got: Any = None, picture: Any = None
     ) -> None:
         super().__init__(says)
-        self.says, self.expected, self.got, self.picture = says, expected, got, picture
+        self.says, self.expected, self.got = says, expected, got
+        self.picture = picture() if callable(picture) else picture
 
 
 class Raised(Exception):
@@ -108,7 +112,7 @@ class Lab:
         self._random = Random(f"{seed} {name}")
         self.drew = False  # whether the seed made a difference
         self.clock = Clock()
-        self.codec = Codec(self._messages, refuse, self._resolve)
+        self.codec = Codec(messages, refuse, self._resolve)
         self.ask: Callable[[dict], dict] = lambda message: {}
         self._lent: dict[int, tuple[Any, tuple[str, ...]]] = {}
         self._is_method: dict[tuple[str, str], bool] = {}
@@ -132,6 +136,22 @@ class Lab:
         """The learner's whole engine, as `LLM` is the reference's, computing in plain Python: with
         "tiny" or "small" it tells a story."""
         return self.new("entrypoints.llm.LLM", model, executor="plain", **options)
+
+    def steps(
+        self, thing: Proxy, calls: Sequence[tuple[str, tuple]], *watched: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Calls of methods of one object, (name, arguments) each, in far fewer questions than
+        calls. Yields for each what it returned and then the attributes that are watched; raises
+        Raised for one that raised, and ends."""
+        for start in range(0, len(calls), CALLS_AT_ONCE):
+            some = list(calls[start : start + CALLS_AT_ONCE])
+            reply = self._reply("steps", (some, watched), of=thing._number)
+            for done in reply["steps"]:
+                yield self._decode(done)
+            if "error" in reply:
+                raise Raised(reply["error"])
+            if len(reply["steps"]) != len(some):
+                raise Gone("it answered fewer calls than were made")
 
     def lend(self, thing: Any, *methods: str, **attributes: Any) -> Loan:
         """Something of the judge's that the engine may call; "__call__" for a function."""
@@ -165,16 +185,20 @@ class Lab:
     # How questions travel.
 
     def _ask(self, what: str, args: tuple = (), kwargs: dict | None = None, **more: Any) -> Any:
-        question = {"do": what, "args": self.codec.encode(list(args)),
-                    "kwargs": self.codec.encode(kwargs or {}), **more}  # fmt: skip
-        reply = self.ask(question)
-        if self._verdict is not None:
-            raise self._verdict
+        reply = self._reply(what, args, kwargs, **more)
         if "error" in reply:
             raise Raised(reply["error"])
         if reply.get("method") is True:
             return METHOD
         return self._decode(reply.get("value"))
+
+    def _reply(self, what: str, args: tuple = (), kwargs: dict | None = None, **more: Any) -> dict:
+        question = {"do": what, "args": self.codec.encode(list(args)),
+                    "kwargs": self.codec.encode(kwargs or {}), **more}  # fmt: skip
+        reply = self.ask(question)
+        if self._verdict is not None:
+            raise self._verdict
+        return reply
 
     def _decode(self, data: Any) -> Any:
         try:
@@ -199,9 +223,6 @@ class Lab:
             self._verdict = self._verdict or error
             return {"error": "the judge has seen enough"}
 
-    def _messages(self) -> dict[str, type]:
-        return messages_of(lambda module: importlib.import_module(f"minivllm.{module}"))
-
     def _refer(self, value: Any) -> dict:
         if isinstance(value, Proxy):
             return {"y": value._number}
@@ -223,6 +244,11 @@ class Loan:
 
     def __init__(self, thing: Any, methods: tuple[str, ...], attributes: dict[str, Any]) -> None:
         self.thing, self.methods, self.attributes = thing, methods, attributes
+
+
+@cache
+def messages() -> dict[str, type]:
+    return messages_of(lambda module: importlib.import_module(f"minivllm.{module}"))
 
 
 METHOD = object()

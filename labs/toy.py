@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from lessons.draw import timeline
@@ -225,5 +226,6 @@ class ToyEngine:
             steps += 1
         return steps
 
-    def timeline(self, caption: str = "", last: int = 20) -> Any:
-        return timeline(self.model.steps()[:last], caption)
+    def timeline(self, caption: str = "", last: int = 20) -> Callable[[], Any]:
+        """What draws the steps so far."""
+        return partial(timeline, self.model.steps()[:last], caption)

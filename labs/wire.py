@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 MAX_BYTES = 4 << 20  # of one message
@@ -104,10 +105,9 @@ class Codec:
         return self.resolve(data)
 
 
-def message_fields(kind: Any) -> tuple[str, ...]:
+@cache
+def message_fields(kind: type) -> tuple[str, ...]:
     """The fields of a message's class, a dataclass or a named tuple; none for anything else."""
-    if not isinstance(kind, type):
-        return ()
     if is_dataclass(kind):
         return tuple(f.name for f in fields(kind))
     return getattr(kind, "_fields", ()) if issubclass(kind, tuple) else ()
@@ -116,7 +116,7 @@ def message_fields(kind: Any) -> tuple[str, ...]:
 def messages_of(load: Callable[[str], Any]) -> dict[str, type]:
     """The engine's messages by class name. load: gives a module of the engine."""
     outputs, params = load("outputs"), load("sampling_params")
-    found = {n: v for n, v in vars(outputs).items() if message_fields(v)}
+    found = {n: v for n, v in vars(outputs).items() if isinstance(v, type) and message_fields(v)}
     return {**found, "SamplingParams": params.SamplingParams}
 
 
@@ -160,6 +160,7 @@ class Channel:
         self.answer = answer
         self.ready = ready
         self.num_asked = 0
+        self.come = bytearray()  # and not read yet
 
     def ask(self, message: dict) -> dict:
         """Send a question; answer what is asked meanwhile; return the reply. Raises EOFError when
@@ -209,15 +210,17 @@ class Channel:
         return unpack(self._read(size_of(self._read(4))))
 
     def _read(self, size: int) -> bytes:
-        parts = []
-        while size:
+        """From what has come, of which more is taken than asked for: a message and its size come
+        together."""
+        while len(self.come) < size:
             self.ready()
             try:
-                part = os.read(self.fd, min(size, 1 << 20))
+                part = os.read(self.fd, 1 << 20)
             except ConnectionResetError as error:
                 raise EOFError from error
             if not part:
                 raise EOFError
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+            self.come += part
+        taken = bytes(self.come[:size])
+        del self.come[:size]
+        return taken

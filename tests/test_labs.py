@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from labs.children import Children
 from labs.compose import COMPILED, PACKAGE, Answer, answers_of, compose, compose_core, graft
 from labs.histories import shortest
 from labs.holes import Hole, find, strip
-from labs.judge import Lab, connect_here
+from labs.judge import Gone, Lab, Proxy, Raised, Wrong, connect_here
 from labs.learner import Learner
 from labs.manifest import ENGINE, ROOT, LabInfo, all_labs, find_lab
 from labs.runner import Judge, load_tests, run_lab
@@ -671,6 +672,50 @@ def test_an_engine_on_the_learners_code_calls_every_hole(labs, monkeypatch):
         sys.setprofile(None)
     assert engine.outputs["a"] == greedy(range(9), 12)
     assert set(names) <= called, set(names) - called
+
+
+POOL = "kvcache.block_pool.BlockPool"
+
+
+@pytest.mark.parametrize("num", [1, 49, 50, 51, 120])
+@pytest.mark.parametrize("apart", [True, False])
+def test_steps_are_what_one_call_after_the_other_would_be(children, tmp_path, num, apart):
+    """The attributes are those of that moment, over borders of questions too; and a call that
+    raises ends the steps after those before it were seen."""
+    judge = Judge(compose(tmp_path, {}) if apart else None, None, children)
+    names = ("ref_cnt", "free_ids", "num_free")
+    with judge.connected(lab := Lab(), judge.composed):
+        calls = [("allocate", (2,)) if i % 2 == 0 else ("release", ([i % 3 + 1],))
+                 for i in range(num)]  # fmt: skip
+        want, pool = [], lab.new(POOL, 8 + num)
+        with suppress(Raised):
+            for name, args in calls:
+                want.append((getattr(pool, name)(*args), *(getattr(pool, n) for n in names)))
+        got, pool = [], lab.new(POOL, 8 + num)
+        raises = pytest.raises(Raised, match="AssertionError") if len(want) < num else nullcontext()
+        before = lab.drew
+        with raises:
+            for done in lab.steps(pool, calls, *names):
+                got.append(done)
+        assert got == want and len(want) > min(num, 5) - 1 and lab.drew is before
+
+
+@pytest.mark.parametrize("steps", [[], [[1, 2]], None, 7, [[1, 2], [1, 2], [1, 2], [1, 2]]])
+def test_steps_that_were_not_all_answered_are_no_answer(steps):
+    lab = Lab()
+    lab.ask = lambda message: {"steps": steps}
+    calls = [("allocate", (1,))] * 3
+    with pytest.raises((Gone, TypeError)):
+        list(lab.steps(Proxy(lab, 1, "BlockPool"), calls, "ref_cnt"))
+
+
+def test_a_picture_is_drawn_only_to_be_shown():
+    drawn = []
+    lab = Lab()
+    lab.same(1, 1, "one", lambda: drawn.append("needless"))
+    with pytest.raises(Wrong) as wrong:
+        lab.same(1, 2, "one", lambda: drawn.append("shown") or "a picture")
+    assert wrong.value.picture == "a picture" and drawn == ["shown"]
 
 
 STORY = SamplingParams(temperature=0, max_tokens=8)

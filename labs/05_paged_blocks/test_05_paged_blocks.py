@@ -1,6 +1,7 @@
 """Blocks: handed out, shared, given back, found again through a table."""
 
 from collections import deque
+from typing import NamedTuple
 
 from labs.histories import shortest, story
 from labs.judge import Gone, Raised, TimeUp, Wrong
@@ -169,90 +170,89 @@ def test_9_nothing_is_lost_in_a_thousand_random_steps(lab):
     if wrong is None:
         return
     short = shortest(ops[:num_done], lambda some: play(lab, some)[0] is not None)
-    wrong, num_done, told = play(lab, short)
-    pool = replay(lab, short)
+    pool = lab.new(POOL, 12)
+    wrong, _, told = play(lab, short, pool)
+    try:
+        shown = picture(pool)
+    except (Raised, Gone, TimeUp, EOFError):
+        shown = None
     raise Wrong(
         "The shortest history that goes wrong, in a pool of 12:\n" + story(told, wrong),
-        picture=picture(pool) if pool else None,
+        picture=shown,
     )
 
 
-def play(lab, ops):
+def play(lab, ops, pool=None):
     """Run a history beside the plainest bookkeeping. What went wrong, if anything; after how many
-    steps; and the history in words."""
-    pool, held, told = lab.new(POOL, 12), [], []
-    readers = [0] * 12
-    free = deque(range(1, 12))
-    for number, (what, draw_) in enumerate(ops, 1):
+    of the ops; and the history in words."""
+    steps, told = list(planned(ops)), []
+    calls = [step.call for step in steps]
+    found = lab.steps(pool or lab.new(POOL, 12), calls, "ref_cnt", "free_ids")
+    for step in steps:
+        told.append(step.words)
         try:
-            if what == "take":
-                n = draw_ % 4 + 1
-                if n > len(free):
-                    continue
-                told.append(f"take {n}")
-                ids = pool.allocate(n)
-                expected = sorted(free.popleft() for _ in range(n))
-                if sorted(ids) != expected:
-                    return (
-                        f"out come {sorted(ids)}, due were {expected}",
-                        number,
-                        told,
-                    )
-                held.append(ids)
-                for block_id in ids:
-                    readers[block_id] += 1
-            elif held and what == "share":
-                ids = held[draw_ % len(held)]
-                ids = ids[draw_ % len(ids) :]
-                told.append(f"a second reader for {ids}")
-                pool.share(ids)
-                held.append(ids)
-                for block_id in ids:
-                    readers[block_id] += 1
-            elif held:
-                ids = held.pop(draw_ % len(held))
-                told.append(f"a reader leaves {ids}")
-                pool.release(ids)
-                for block_id in reversed(ids):
-                    readers[block_id] -= 1
-                    if readers[block_id] == 0:
-                        free.append(block_id)
-            found = fault(pool, readers, free)
+            got, ref_cnt, free_ids = next(found)
         except Raised as error:
             if error.kind == "NotImplementedError":
                 raise
-            return f"your code raises {error}", number, told
-        if found:
-            return found, number, told
+            return f"your code raises {error}", step.number, told
+        if step.due is not None and sorted(got) != step.due:
+            return f"out come {sorted(got)}, due were {step.due}", step.number, told
+        wrong = fault(ref_cnt, free_ids, step.readers, step.free)
+        if wrong:
+            return wrong, step.number, told
     return None, len(ops), told
 
 
-def fault(pool, readers, free):
-    ref_cnt, free_ids = pool.ref_cnt, pool.free_ids
+class Step(NamedTuple):
+    """A call, and the state that it should leave."""
+
+    number: int  # of the op, from 1
+    words: str
+    call: tuple[str, tuple]
+    due: list[int] | None  # what allocate should return, sorted
+    readers: list[int]  # by block
+    free: list[int]
+
+
+def planned(ops):
+    """The calls that a history comes to. Blocks are passed on in the order of the queue."""
+    held, readers, free = [], [0] * 12, deque(range(1, 12))
+    for number, (what, draw_) in enumerate(ops, 1):
+        due = None
+        if what == "take":
+            n = draw_ % 4 + 1
+            if n > len(free):
+                continue
+            ids = [free.popleft() for _ in range(n)]
+            words, call, due = f"take {n}", ("allocate", (n,)), sorted(ids)
+            held.append(ids)
+        elif held and what == "share":
+            ids = held[draw_ % len(held)]
+            ids = ids[draw_ % len(ids) :]
+            words, call = f"a second reader for {ids}", ("share", (ids,))
+            held.append(ids)
+        elif held:
+            ids = held.pop(draw_ % len(held))
+            words, call = f"a reader leaves {ids}", ("release", (ids,))
+        else:
+            continue
+        for block_id in reversed(ids):
+            readers[block_id] += -1 if call[0] == "release" else 1
+            if readers[block_id] == 0:
+                free.append(block_id)
+        yield Step(number, words, call, due, list(readers), list(free))
+
+
+def fault(ref_cnt, free_ids, readers, free):
     for block_id, due in enumerate(readers):
         if ref_cnt[block_id] != due:
             return f"block {block_id} counts {ref_cnt[block_id]} readers and has {due}"
         if due == 0 and block_id and block_id not in free_ids:
             return f"block {block_id} is now nobody's"
-    if free_ids != list(free):
-        return f"the queue is {free_ids} and should be {list(free)}"
+    if free_ids != free:
+        return f"the queue is {free_ids} and should be {free}"
     return None
-
-
-def replay(lab, ops):
-    """The pool as the history leaves it, for the picture."""
-    kept = []
-
-    class Spy:
-        def new(self, *args):
-            kept.append(lab.new(*args))
-            return kept[-1]
-
-    try:
-        play(Spy(), ops)
-    except (Gone, TimeUp, EOFError):
-        return None
-    return kept[-1]
 
 
 def test_10_the_engine_writes_the_same_text_on_your_blocks(lab):
