@@ -364,6 +364,25 @@ def test_what_is_not_gguf_2_or_3_is_refused(tmp_path, settings, problem):
         GGUFFile(raw_file(tmp_path / "a.gguf", **settings))
 
 
+def test_a_file_that_changed_is_read_anew(tmp_path):
+    """Of the same name, size and time as the one before; and a damaged one is still refused."""
+    tensors, path = random_tensors(), tmp_path / "a.gguf"
+    with GGUFFile(written(path, tensors)) as file:
+        before = file.tensors
+    stat, content = path.stat(), path.read_bytes()
+    path.write_bytes(content.replace(b"tensor.F32", b"tensor.F3x"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with GGUFFile(path) as file:
+        assert "tensor.F3x" in file.tensors and "tensor.F32" in before
+        assert bytes(file.data("tensor.F3x"))
+    path.write_bytes(b"GGUX" + content[4:])
+    with pytest.raises(ValueError, match="not a GGUF file"):
+        GGUFFile(path)
+    path.write_bytes(content)
+    with GGUFFile(path) as file:
+        assert file.tensors == before
+
+
 def test_an_empty_file_is_refused_by_its_name(tmp_path):
     (tmp_path / "a.gguf").touch()
     with pytest.raises(ValueError, match=r"a\.gguf: the file is empty"):

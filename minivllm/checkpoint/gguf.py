@@ -12,7 +12,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import zlib
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -58,6 +60,7 @@ _TENSOR_TYPES = {
     30: ("BF16", 1, 2),
 }
 
+_START = 1 << 23  # bytes that are compared to tell a file from the one that was read last
 _MAX_NESTING = 4  # arrays within arrays
 _MAX_DIMENSIONS = 4
 
@@ -72,11 +75,24 @@ class GGUFFile(MappedFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        reader = _Reader(self.path, self._map)
-        num_tensors, num_keys = _read_header(reader)
-        self.metadata, self.alignment = _read_metadata(reader, num_keys)
-        self.tensors = _read_tensor_table(reader, num_tensors, self.alignment)
-        _check_extents(reader, self.tensors)
+        start = zlib.crc32(memoryview(self._map)[:_START])
+        changed = os.stat(self.path).st_mtime_ns
+        self.metadata, self.alignment, self.tensors = _read_once(
+            self.path, len(self._map), changed, start
+        )
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: str, *_: int) -> tuple[dict[str, Any], int, dict[str, TensorInfo]]:
+    """What stands before the data: metadata, alignment, tensors. A model is opened for its
+    configuration, its tokenizer and its weights, and has a hundred thousand strings: while its
+    size, time and first bytes stay what they were, it is not read again."""
+    reader = _Reader(path, MappedFile(path)._map)
+    num_tensors, num_keys = _read_header(reader)
+    metadata, alignment = _read_metadata(reader, num_keys)
+    tensors = _read_tensor_table(reader, num_tensors, alignment)
+    _check_extents(reader, tensors)
+    return metadata, alignment, tensors
 
 
 class _Reader:

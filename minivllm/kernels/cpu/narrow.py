@@ -135,7 +135,9 @@ class CompiledDecoder:
             update = array(embedded)
             where = zip(self.model.layers, self.layers, self.kv_cache, strict=True)
             for module, layer, layer_cache in where:
-                update = wide_layer(module, layer, layer_cache, hidden, update, rows, chunks)
+                update = wide_layer(
+                    decode, module, layer, layer_cache, hidden, update, rows, chunks
+                )
         normed = decode.add_and_norm_wide(hidden, update, self.norm, self.eps)
         return tensor(normed, embedded.dtype)
 
@@ -209,6 +211,7 @@ class Chunks:
 
 
 def wide_layer(
+    decode: ModuleType,
     module: nn.Module,
     layer: Layer,  # the same
     kv: np.ndarray,
@@ -218,10 +221,10 @@ def wide_layer(
     chunks: Chunks | None,
 ) -> np.ndarray:
     """`decode.decoder_layer` with torch's products, which win when a weight serves many rows."""
-    decode, dtype = compiled(), module.mlp.down_proj.packed.plain.dtype
+    dtype = module.mlp.down_proj.packed.plain.dtype
 
-    def product(linear: nn.Module, x: np.ndarray) -> np.ndarray:
-        return array(linear(tensor(x, dtype)))
+    def product(part: nn.Module, x: np.ndarray) -> np.ndarray:
+        return array(part.packed.linear(tensor(x, dtype), part.bias))
 
     attention, mlp = module.self_attn, module.mlp
     normed = decode.add_and_norm_wide(hidden, update, layer.input_norm, layer.eps)
@@ -280,7 +283,6 @@ def compiled_layer(layer: nn.Module, window: int | None) -> Layer:
 
 def array(tensor: Tensor) -> np.ndarray:
     """The tensor's own memory as numpy sees it: bfloat16, which numpy has not, as uint16."""
-    tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
