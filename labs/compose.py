@@ -225,20 +225,22 @@ def compose(
     engine: Path = ENGINE,
     package: str = PACKAGE,
     lend_compiled: bool = False,
+    whole: bool = False,
 ) -> Composed:
     """Write a copy of the engine, with the answers in it, into target/package. The originals of
     the grafted files are not in the copy, in no form. lend_compiled: the copy takes the engine's
-    own compiled loops, for where the engine may be imported. Raises ValueError as `graft` does."""
+    own compiled loops, for where the engine may be imported. whole: without links to the engine's
+    folders. Raises ValueError as `graft` does."""
     grafts = {
         file: graft((engine / file).read_text(encoding="utf-8"), own)
         for file, own in answers.items()
     }
-    copy_engine(engine, target / package, leave_out=set(grafts))
+    lent = COMPILED if lend_compiled and not set(COMPILED) & set(grafts) else ()
+    copy_engine(engine, target / package, {*grafts, *lent}, whole)
     composed = Composed(target, package)
-    if lend_compiled and not set(COMPILED) & set(grafts):
-        for file in COMPILED:
-            lender = f"minivllm.{file.removesuffix('.py').replace('/', '.')}"
-            (target / package / file).write_text(f"from {lender} import *\n", encoding="utf-8")
+    for file in lent:
+        lender = f"minivllm.{file.removesuffix('.py').replace('/', '.')}"
+        (target / package / file).write_text(f"from {lender} import *\n", encoding="utf-8")
     for file, made in grafts.items():
         path = target / package / file
         path.write_text(made.text, encoding="utf-8")
@@ -265,23 +267,39 @@ def compose_core(
     return compose(target, {file: own for file, own in core.items() if own}, package=CORE_PACKAGE)
 
 
-def copy_engine(engine: Path, target: Path, leave_out: set[str]) -> None:
+def copy_engine(engine: Path, target: Path, leave_out: set[str], whole: bool = False) -> None:
     """Copy the package with its compiled files, which makes the copy as quick to import, but
-    without the named files and what was compiled of them."""
-    stems = {(str(Path(file).parent), Path(file).stem) for file in leave_out}
+    without the named files and what was compiled of them. A folder with none of these is a link to
+    the engine's, which takes no time; whole: only that of the models, megabytes, is."""
 
-    def ignore(folder: str, names: list[str]) -> list[str]:
-        here = Path(folder).relative_to(engine)
-        room = str(here.parent if here.name == "__pycache__" else here)
-        left_out = [n for n in names if "." in n and (room, n.partition(".")[0]) in stems]
-        left_out += [n for n in names if (Path(folder) / n) == engine / WEIGHTS]
-        # And none that is being written now, nor numba's, which fit the engine alone.
-        return left_out + [n for n in names if ".pyc." in n or n.endswith((".nbi", ".nbc"))]
+    def take(folder: Path) -> None:
+        (target / folder).mkdir(parents=True)
+        for path in (engine / folder).iterdir():
+            inside = folder / path.name
+            if not path.is_dir():
+                if inside.as_posix() not in leave_out:
+                    shutil.copy2(path, target / inside)
+            elif path.name == "__pycache__":
+                take_compiled(folder)
+            elif any(Path(file).is_relative_to(inside) for file in leave_out) or (
+                whole and inside != Path(WEIGHTS)
+            ):
+                take(inside)
+            else:
+                link(path, target / inside)
 
-    shutil.copytree(engine, target, ignore=ignore)
-    models = engine / WEIGHTS
-    if models.is_dir():  # megabytes that no answer changes
-        try:
-            os.symlink(models.resolve(), target / WEIGHTS, target_is_directory=True)
-        except OSError:  # where links are a privilege
-            shutil.copytree(models, target / WEIGHTS)
+    def take_compiled(folder: Path) -> None:
+        (target / folder / "__pycache__").mkdir()
+        for path in (engine / folder / "__pycache__").glob("*.pyc"):
+            source = folder / f"{path.name.partition('.')[0]}.py"
+            if source.as_posix() not in leave_out:
+                shutil.copy2(path, target / folder / "__pycache__")
+
+    take(Path())
+
+
+def link(source: Path, target: Path) -> None:
+    try:
+        os.symlink(source.resolve(), target, target_is_directory=True)
+    except OSError:  # where links are a privilege
+        shutil.copytree(source, target)

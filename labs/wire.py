@@ -215,7 +215,7 @@ class Channel:
         while len(self.come) < size:
             self.ready()
             try:
-                part = os.read(self.fd, 1 << 20)
+                part = os.read(self.fd, 1 << 13)  # a larger buffer costs more than it saves
             except ConnectionResetError as error:
                 raise EOFError from error
             if not part:

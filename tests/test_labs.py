@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from labs.__main__ import main
-from labs.browser import importable
+from labs.browser import StepLimit, importable
 from labs.children import Children
 from labs.compose import COMPILED, PACKAGE, Answer, answers_of, compose, compose_core, graft
 from labs.histories import shortest
@@ -59,6 +60,32 @@ def children():
 def judge_of(lab, path: Path, folder: Path, children) -> Judge:
     answers = answers_of(lab, path.read_text(encoding="utf-8"), path.name)
     return Judge(compose(folder, answers), compose_core(lab, folder, answers), children)
+
+
+def judges_of(lab, path: Path, folder: Path, children) -> Iterator[tuple[int, Judge]]:
+    """Seeds, and who judges. The first time it is as a learner is judged, in processes of their
+    own; then in this one, as the browser does, in a tenth of the time."""
+    apart = judge_of(lab, path, folder, children)
+    yield SEEDS[0], apart
+    for seed in SEEDS[1:]:
+        with importable(folder):
+            yield seed, Judge(apart.composed, apart.core, around=two_seconds)
+
+
+@contextmanager
+def two_seconds() -> Iterator[None]:
+    """For one question."""
+
+    def stop(*_) -> None:
+        raise StepLimit("2 s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @cache
@@ -125,9 +152,8 @@ def test_m1_the_starter_fails_every_lab_by_its_holes_name(lab, children, tmp_pat
 
 @pytest.mark.parametrize(("lab", "path"), every("right"))
 def test_a_right_answer_passes(lab, path, children, tmp_path):
-    judge = judge_of(lab, path, tmp_path, children)
     tests = lab_tests(lab.slug)
-    for seed in SEEDS:
+    for seed, judge in judges_of(lab, path, tmp_path, children):
         outcomes = list(run_lab(lab, judge, seed, tests=tests))
         assert all(outcome.passed for outcome in outcomes), outcomes
         # Another seed changes only the tests that draw.
@@ -138,9 +164,8 @@ def test_a_right_answer_passes(lab, path, children, tmp_path):
 @pytest.mark.slow
 def test_a_wrong_answer_fails_first_where_its_first_line_says(lab, path, children, tmp_path):
     named = FIRST.match(path.read_text(encoding="utf-8"))[1]
-    judge = judge_of(lab, path, tmp_path, children)
     tests = lab_tests(lab.slug)
-    for seed in SEEDS:
+    for seed, judge in judges_of(lab, path, tmp_path, children):
         outcomes = list(run_lab(lab, judge, seed, stop_at_first=True, tests=tests))
         first = next((o for o in outcomes if not o.passed), None)
         assert first is not None, f"seed {seed}: passes"
@@ -525,11 +550,43 @@ def test_the_copy_holds_the_originals_of_grafted_files_in_no_form(tmp_path):
         (engine / "kvcache" / "__pycache__" / name).write_bytes(b"compiled")
     text = (ENGINE / "kvcache" / "block_table.py").read_text(encoding="utf-8")
     stub = Answer(strip(text, ["slot_mapping"], "x"), "x.py", ("slot_mapping",))
-    compose(tmp_path / "copy", {"kvcache/block_table.py": [stub]}, engine)
-    copied = {p.name: p for p in (tmp_path / "copy").rglob("*") if p.is_file()}
-    assert "other.pyc" in copied and "block_pool.py" in copied
-    assert not [name for name in copied if name.startswith("block_table.cpython-399")]
-    assert "position % block_size" not in copied["block_table.py"].read_text()
+    for whole in (False, True):
+        root = tmp_path / f"copy-{whole}"
+        compose(root, {"kvcache/block_table.py": [stub]}, engine, whole=whole)
+        copied = {
+            name: Path(folder) / name
+            for folder, _, names in os.walk(root, followlinks=True) for name in names
+        }  # fmt: skip
+        assert "other.pyc" in copied and "block_pool.py" in copied
+        assert not [name for name in copied if name.startswith("block_table.cpython-399")]
+        assert "position % block_size" not in copied["block_table.py"].read_text()
+
+
+@pytest.mark.parametrize("may_link", [True, False])
+def test_composing_leaves_the_engine_as_it_is_and_links_only_rooms_without_holes(
+    tmp_path, monkeypatch, may_link
+):
+    """Also where folders cannot be linked, and where compiled loops are lent."""
+    engine = tmp_path / "engine"
+    leave = shutil.ignore_patterns("bundled", "*.nbi", "*.nbc")
+    shutil.copytree(ENGINE, engine, ignore=leave)
+    before = {p: p.read_bytes() for p in engine.rglob("*") if p.is_file()}
+    if not may_link:
+        monkeypatch.setattr(os, "symlink", lambda *a, **k: (_ for _ in ()).throw(OSError("no")))
+    text = (ENGINE / "kvcache" / "block_table.py").read_text(encoding="utf-8")
+    stub = Answer(strip(text, ["slot_mapping"], "x"), "x.py", ("slot_mapping",))
+    answers = {"kvcache/block_table.py": [stub]}
+    for number, settings in enumerate(({}, {"lend_compiled": True}, {"whole": True})):
+        compose(tmp_path / str(number), answers, engine, **settings)
+        package = tmp_path / str(number) / PACKAGE
+        linked = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_symlink()}
+        if not may_link or "whole" in settings:
+            assert not linked
+        else:
+            assert {"scheduler", "worker"} <= linked
+            assert ("kernels" in linked) is not ("lend_compiled" in settings)
+        shutil.rmtree(package)
+    assert {p: p.read_bytes() for p in engine.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.slow
@@ -604,7 +661,7 @@ def tree_of_right_answers(tree: Path) -> None:
         path = lab.answers("right")[0]
         for file, own in answers_of(lab, path.read_text(encoding="utf-8"), path.name).items():
             answers.setdefault(file, []).extend(own)
-    compose(tree, answers, package="minivllm")
+    compose(tree, answers, package="minivllm", whole=True)
 
 
 def run_suite(tree: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -35,10 +35,9 @@ def products_seconds(device: torch.device, dtype: torch.dtype) -> float:
     in a step."""
     ops = kernels.load("auto", device.type)
     shapes = LAYER_SHAPES * NUM_LAYERS + (HEAD_SHAPE,)
-    weights = [
-        (ops.pack_linear(torch.ones(shape, dtype=dtype, device=device)), shape[1])
-        for shape in shapes
-    ]
+    plain = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+    ops.place(plain)
+    weights = [(ops.pack_linear(weight.fill_(1)), weight.shape[1]) for weight in plain]
     inputs = {n: torch.ones(1, n, dtype=dtype, device=device) for _, n in shapes}
     seconds, deadline = [], time.perf_counter() + 0.5
     while len(seconds) < 2 or (time.perf_counter() < deadline and len(seconds) < 10):
