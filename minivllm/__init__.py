@@ -39,7 +39,7 @@ minivllm/
                   prefix_cache.py hash_cache.py radix_cache.py caches.py
   metrics/        stats.py trace.py
   kernels/        reference.py
-    cpu/          packed.py narrow.py layer.py decode.py
+    cpu/          packed.py narrow.py layer.py decode.py prefetch.py
   executor/       base.py uniproc.py sim.py plain.py plain_model.py plain_kv.py
                   plain_sampler.py plain_weights.py
   scheduler/      scheduler.py plan.py policy.py preemption.py forks.py stopping.py report.py

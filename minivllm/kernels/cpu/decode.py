@@ -18,6 +18,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from .layer import Layer, Rows
+from .prefetch import prefetch
 
 FAST = {"reassoc", "contract"}  # sums in any order, so that they can use a processor's vectors
 
@@ -44,13 +45,8 @@ def decoder_layer(
 
 
 @njit(cache=True, fastmath=FAST)
-def add_and_norm(
-    hidden: np.ndarray,  # [rows, hidden] float32, changed in place
-    update: np.ndarray,  # [rows, hidden]
-    weight: np.ndarray,  # [hidden] float32
-    eps: np.float32,
-) -> np.ndarray:
-    """hidden += update. Returns its norm, as numbers of the update's kind."""
+def add_and_norm(hidden: np.ndarray, update: np.ndarray, weight: np.ndarray, eps: np.float32):
+    """hidden += update, both [rows, hidden]. Returns the norm, as numbers of the update's kind."""
     out = np.empty_like(update)
     for r in range(len(hidden)):
         for j in range(len(weight)):
@@ -133,69 +129,73 @@ def turn_and_write_wide(qkv, layer, rows, kv):
 
 
 @njit(cache=True, fastmath=FAST, parallel=True)
-def attention(
-    heads: np.ndarray,  # as turn_and_write left it
-    layer: Layer,
-    rows: Rows,
-    kv: np.ndarray,
-    like: np.ndarray,  # an array of the kind of number wanted
-) -> np.ndarray:  # [rows, query heads * head_dim]
-    """softmax(q k / sqrt(head_dim)) v over the keys that a row's token sees; zeros at length 0."""
+def attention(heads: np.ndarray, layer: Layer, rows: Rows, kv: np.ndarray, like: np.ndarray):
+    """softmax(q k / sqrt(head_dim)) v over the keys that a row's token sees; zeros at length 0.
+    heads: as turn_and_write left it. Returns [rows, query heads * head_dim], numbers as in like."""
     num_rows, num_heads = len(heads), heads.shape[1] - 2 * kv.shape[2]
     out = np.empty((num_rows, num_heads, kv.shape[4]), like.dtype)
-    for task in prange(num_rows * num_heads):
-        attend(heads, task // num_heads, task % num_heads, layer, rows, kv, out)
+    # Queries that share a KV head read it together, unless that leaves too few tasks.
+    num = num_heads // kv.shape[2] if num_rows > 4 else 1
+    parts = num_heads // num
+    for task in prange(num_rows * parts):
+        attend(heads, task // parts, task % parts * num, num, layer, rows, kv, out)
     return out.reshape(num_rows, -1)
 
 
 @njit(cache=True, fastmath=FAST)
 def attend(
-    heads: np.ndarray, r: int, h: int, layer: Layer, rows: Rows, kv: np.ndarray, out: np.ndarray
+    heads: np.ndarray, r: int, h: int, num: int, layer: Layer, rows: Rows, kv: np.ndarray, out
 ) -> None:
-    """Query h of row r, into out[r, h]. Keys and values are read block by block where they lie,
-    and by index: numba counts who holds a slice, which is as much work as a key."""
+    """Queries h to h + num - 1 of row r, into out[r]. Keys and values are read block by block
+    where they lie, and by index: numba counts who holds a slice, as much work as a key."""
     num_kv_heads, size, dim = kv.shape[2:]
     end, table = rows.lens[r], rows.table
     first = max(0, end - layer.window)
     kv_head = h // (out.shape[1] // num_kv_heads)
     blocks = range(first // size, -(-end // size))
     scale = np.float32(1 / math.sqrt(dim))
-    weights = np.empty(end - first, np.float32)
+    weights = np.empty((num, end - first), np.float32)
     for column in blocks:
         block, start = table[r, column], column * size
-        for i in range(max(0, first - start), min(size, end - start)):
-            score = np.float32(0)
-            for d in range(dim):
-                score += widen(kv[block, 0, kv_head, i, d]) * heads[r, h, d]
-            weights[start + i - first] = score * scale
-    softmax(weights)
-    seen = np.zeros(dim, np.float32)
+        prefetch(kv, table[r, min(column + 1, blocks.stop - 1)], 0, kv_head)
+        for n in range(num):
+            for i in range(max(0, first - start), min(size, end - start)):
+                score = np.float32(0)
+                for d in range(dim):
+                    score += widen(kv[block, 0, kv_head, i, d]) * heads[r, h + n, d]
+                weights[n, start + i - first] = score * scale
+    for n in range(num):
+        softmax(weights[n])
+    seen = np.zeros((num, dim), np.float32)
     for column in blocks:
         block, start = table[r, column], column * size
+        prefetch(kv, table[r, min(column + 1, blocks.stop - 1)], 1, kv_head)
         i, stop = max(0, first - start), min(size, end - start)
-        add_values(weights, start + i - first, kv, block, kv_head, i, stop, seen)
-    for d in range(dim):
-        out[r, h, d] = narrow(seen[d], out)
+        for n in range(num):
+            add_values(weights, n, start + i - first, kv, block, kv_head, i, stop, seen)
+    for n in range(num):
+        for d in range(dim):
+            out[r, h + n, d] = narrow(seen[n, d], out)
 
 
 @njit(cache=True, fastmath=FAST)
 def add_values(
-    weights: np.ndarray, j: int, kv: np.ndarray, block: int, h: int, i: int, stop: int, seen
-) -> None:
-    """seen += the values i to stop - 1 of a block, with weights from the j-th on. By fours, since
+    weights: np.ndarray, n: int, j: int, kv, block: int, h: int, i: int, stop: int, seen
+):
+    """seen[n] += the values i to stop - 1 of a block, with weights from [n, j] on. By fours, since
     to read and write a sum is more than to add to it."""
     while i + 4 <= stop:
-        a, b, c, e = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        for d in range(len(seen)):
-            seen[d] += (
+        a, b, c, e = weights[n, j], weights[n, j + 1], weights[n, j + 2], weights[n, j + 3]
+        for d in range(seen.shape[1]):
+            seen[n, d] += (
                 a * widen(kv[block, 1, h, i, d])
                 + b * widen(kv[block, 1, h, i + 1, d])
                 + (c * widen(kv[block, 1, h, i + 2, d]) + e * widen(kv[block, 1, h, i + 3, d]))
             )
         i, j = i + 4, j + 4
     for k in range(stop - i):
-        for d in range(len(seen)):
-            seen[d] += weights[j + k] * widen(kv[block, 1, h, i + k, d])
+        for d in range(seen.shape[1]):
+            seen[n, d] += weights[n, j + k] * widen(kv[block, 1, h, i + k, d])
 
 
 @njit(cache=True, fastmath=FAST, error_model="numpy")
