@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 MAX_BYTES = 4 << 20  # of one message
+FEW_BYTES = 1 << 13  # of most; a buffer for more costs more than a read that it saves
 MAX_DEPTH = 60
 MAX_KEYS = 5_000  # of all dicts and sets in a message: keys may be chosen to collide
 PLAIN = (type(None), bool, int, float, str)
@@ -215,7 +216,7 @@ class Channel:
         while len(self.come) < size:
             self.ready()
             try:
-                part = os.read(self.fd, 1 << 13)  # a larger buffer costs more than it saves
+                part = os.read(self.fd, max(size - len(self.come), FEW_BYTES))
             except ConnectionResetError as error:
                 raise EOFError from error
             if not part:

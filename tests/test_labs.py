@@ -12,14 +12,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from labs.__main__ import main
-from labs.browser import StepLimit, importable
+from labs.browser import importable
 from labs.children import Children
 from labs.compose import COMPILED, PACKAGE, Answer, answers_of, compose, compose_core, graft
 from labs.histories import shortest
@@ -27,7 +27,7 @@ from labs.holes import Hole, find, strip
 from labs.judge import Gone, Lab, Proxy, Raised, Wrong, connect_here
 from labs.learner import Learner
 from labs.manifest import ENGINE, ROOT, LabInfo, all_labs, find_lab
-from labs.runner import Judge, load_tests, run_lab
+from labs.runner import Judge, load_tests, run_lab, stopped_after
 from labs.toy import ToyEngine, greedy, next_token
 from lessons.draw import block_pool, block_table, timeline
 from minivllm import LLM, SamplingParams
@@ -69,23 +69,7 @@ def judges_of(lab, path: Path, folder: Path, children) -> Iterator[tuple[int, Ju
     yield SEEDS[0], apart
     for seed in SEEDS[1:]:
         with importable(folder):
-            yield seed, Judge(apart.composed, apart.core, around=two_seconds)
-
-
-@contextmanager
-def two_seconds() -> Iterator[None]:
-    """For one question."""
-
-    def stop(*_) -> None:
-        raise StepLimit("2 s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 2)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+            yield seed, Judge(apart.composed, apart.core, around=lambda: stopped_after(2, True))
 
 
 @cache
